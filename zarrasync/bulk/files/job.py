@@ -254,8 +254,8 @@ class Job:
     def _choose(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> Choice:
         """Read the headers of files, and compare them with the destination. Return the plan, and the files without rows."""
         parameters, config = self._parameters, self.handle.config
+        small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
         if target.group is not None:
-            small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
             self._run(read_constants(target, parameters.dim, small))
         headers = workers.headers(files, parameters.reader, config, parameters.reader.variables)
 
@@ -263,7 +263,7 @@ class Job:
             if target.group is not None:
                 read = partial(workers.local_files(parameters.reader, config).read, header.file)
                 target.stored_forms.clear()
-                add_stored_forms(target, header, read)
+                add_stored_forms(target, header, read, small)
 
         return choose_files(headers, target, parameters, prepare)
 

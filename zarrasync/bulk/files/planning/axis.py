@@ -335,15 +335,24 @@ def reserved_labels(text: str, units: TimeUnits | None) -> tuple[npt.NDArray[Any
 
 
 def _times(first: str, last: str, step: str, units: TimeUnits) -> tuple[npt.NDArray[Any], TimeUnits]:
-    start, count, name = _parts(first), *_step(step)
-    origin = TimeUnits(f"seconds since {_text(start)}", units.calendar)
-    stop = _number(_following(last), origin)
+    (start, rest, _), (end, last_rest, length), (count, name) = _date(first), _date(last), _step(step)
+    origin = TimeUnits(f"seconds since {_text(start, rest)}", units.calendar)
+
+    def seconds(month: int, rest: str, number: int = 0, unit: str = "seconds") -> int:
+        """Return the seconds from the first label to a number of units after a date."""
+        own = TimeUnits(f"{unit} since {_text(month, rest)}", units.calendar)
+        return int(convert_numbers(np.array([number]), own, origin)[0])
+
+    if length < 10:  # a month or a year
+        stop = seconds(end + (1 if length == 7 else 12), last_rest)
+    else:
+        stop = seconds(end, last_rest, 1, "days" if length == 10 else "seconds")
     if name in _SECONDS:
         width = count * _SECONDS[name]
         _check_size(stop / width)
         return np.arange(0, stop, width), origin
     months, numbers = count * (12 if name[0] == "y" else 1), list[int]()
-    while (number := _number(_text(_later(start, len(numbers) * months)), origin)) < stop:
+    while (number := seconds(start + len(numbers) * months, rest)) < stop:
         numbers.append(number)
         _check_size(len(numbers))
     return np.array(numbers, "i8"), origin
@@ -361,35 +370,14 @@ def _step(text: str) -> tuple[int, str]:
     return int(found[1]), found[2].lower()
 
 
-def _parts(text: str) -> tuple[int, int, int, str]:
+def _date(text: str) -> tuple[int, str, int]:
+    """Return the number of the month of a date, counted from year 0, the rest of the date, and the length of its text."""
     found = _DATE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a date")
-    return int(found[1]), int(found[2] or 1), int(found[3] or 1), found[4] or "00:00:00"
+    rest = f"-{int(found[3] or 1):02} {found[4] or '00:00:00'}"
+    return 12 * int(found[1]) + int(found[2] or 1) - 1, rest, len(text)
 
 
-def _later(start: tuple[int, int, int, str], months: int) -> tuple[int, int, int, str]:
-    years, month = divmod(start[1] - 1 + months, 12)
-    return start[0] + years, month + 1, start[2], start[3]
-
-
-def _text(parts: tuple[int, int, int, str]) -> str:
-    return f"{parts[0]:04}-{parts[1]:02}-{parts[2]:02} {parts[3]}"
-
-
-def _following(text: str) -> str:
-    """Return the units of the first moment after a date: the next second, day, month or year."""
-    parts, length = _parts(text), len(_DATE.fullmatch(text)[0])  # type: ignore[index]  # _parts has checked it
-    if length > 10:
-        return f"+1 seconds since {_text(parts)}"
-    if length == 10:
-        return f"+1 days since {_text(parts)}"
-    return _text(_later(parts, 1 if length == 7 else 12))
-
-
-def _number(text: str, origin: TimeUnits) -> int:
-    """Return the seconds from the origin to a date, or to a number of units after one."""
-    number, unit = 0, f"seconds since {text}"
-    if text.startswith("+"):
-        number, unit = 1, text.partition(" ")[2]
-    return int(convert_numbers(np.array([number]), TimeUnits(unit, origin.calendar), origin)[0])
+def _text(month: int, rest: str) -> str:
+    return f"{month // 12:04}-{month % 12 + 1:02}{rest}"

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from zarrasync import transfer
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.checksum import value_checksum
+from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.planning.compare import Comparison, is_equal, way_without
-from zarrasync.bulk.files.planning.variables import Variables, stored_header
-from zarrasync.bulk.files.records.target import Target, stored_attributes
+from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.target import Target, read_constant
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, VariableHeader
+from zarrasync.bulk.sources import Source
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata.conventions.cf_times import duration_units, units_of
-from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import MemoryStore
+from zarrasync.stores import CountingStore, MemoryStore
 
 _MOST_PROBLEMS = 20
 """The number of variables that messages name."""
@@ -70,7 +68,7 @@ def _check_variables(variables: Variables) -> None:
             if axis is None:
                 comparison.check_values(other, first)
         if name in target.arrays:
-            like = stored_header(target, name)
+            like = target.header(name)
             comparison.check_system(first, like)
             differing[name] |= set[str]().union(*(comparison.check(own, like) for own in (first, *others)))
             if (form := target.stored_forms.get(name)) is not None:  # the values that the destination would store
@@ -147,91 +145,62 @@ def _check_destination(variables: Variables) -> None:
 # ------------------------------------------------------------------ variables as the destination stores them
 
 
-_Read: TypeAlias = Callable[[Region], npt.NDArray[Any]]
-
-
-def add_stored_forms(target: Target, header: FileHeader, read: Callable[[str, Region], npt.NDArray[Any]]) -> None:
+def add_stored_forms(
+    target: Target, header: FileHeader, read: Callable[[str, Region], npt.NDArray[Any]], small_bytes: int
+) -> None:
     """Find out how the destination would store the variables of a file that it has, but with other values.
 
     Args:
         target: The destination with its constants, which gets the stored forms.
         header: The header of the file.
         read: Returns a region of one of its variables, by the name.
+        small_bytes: The largest size of arrays whose values are compared.
     """
-    for name in [*target.values, *target.digests]:
-        variable = header.variables.get(name)
-        if variable is None or not _may_be_lossy(variable, target, name):
-            continue
-        axes = variable.order_of(target.dims[name])
-        if axes is None or variable.transpose(axes).shape != target.arrays[name].shape:
+    for name in target.constants:
+        variable, like = header.variables.get(name), target.header(name)
+        axes = None if variable is None else variable.order_of(like.dims)
+        if variable is None or axes is None or not _may_be_lossy(variable.transpose(axes), like):
             continue
         with suppress(CodecError, ShapeError):  # the comparison names the variable
-            target.stored_forms[name] = _stored_form(
-                target, name, _reader(variable, name, axes, target.arrays[name].dtype, read)
-            )
+            target.stored_forms[name] = _stored_form(target, name, variable, axes, read, small_bytes)
 
 
-def _may_be_lossy(variable: VariableHeader, target: Target, name: str) -> bool:
+def _may_be_lossy(variable: VariableHeader, like: VariableHeader) -> bool:
     """Return whether the values of a variable differ from the stored ones, as far as they are known."""
-    if variable.values is None and variable.digest is None:
+    if variable.shape != like.shape or (variable.values is None and variable.digest is None):
         return False
-    array = target.arrays[name]
-    own, others = variable.attributes, stored_attributes(array.metadata, target.handle.format)
-    if (units_of(own), duration_units(own)) != (units_of(others), duration_units(others)):
+    units, others = ((units_of(own), duration_units(own)) for own in (variable.attributes, like.attributes))
+    if units != others:
         return False  # times and durations are compared when they have the same units
-    axes, stored = variable.order_of(target.dims[name]), target.values.get(name)
-    if variable.values is not None and stored is not None and axes is not None:
-        return not is_equal(variable.values.transpose(axes), stored)
-    return variable.digest is None or variable.digest != target.digests.get(name)
+    if variable.values is not None and like.values is not None:
+        return not is_equal(variable.values, like.values)
+    return variable.digest is None or variable.digest != like.digest
 
 
-def _reader(
-    variable: VariableHeader,
+def _stored_form(
+    target: Target,
     name: str,
+    variable: VariableHeader,
     axes: tuple[int, ...],
-    dtype: np.dtype[Any],
     read: Callable[[str, Region], npt.NDArray[Any]],
-) -> _Read:
-    """Return a function that returns a region of a variable with its axes in the order of the destination."""
+    small_bytes: int,
+) -> Mapping[str, Any]:
+    """Return the values or the digest of a variable as an array with the same metadata contains them."""
+    array = target.arrays[name]
 
     def read_in_order(region: Region) -> npt.NDArray[Any]:
         own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
         values = read(name, own) if variable.values is None else variable.values[own]
-        check_strings(name, values, "", dtype)  # they would be cut
-        return convert_values(values, dtype, name).transpose(axes)
+        check_strings(name, values, "", array.dtype)  # they would be cut
+        return convert_values(values, array.dtype, name).transpose(axes)
 
-    return read_in_order
+    place = NodeHandle(
+        CountingStore(MemoryStore()), "", target.handle.format, target.handle.config, is_format_known=True
+    )
+    copy, source = AsyncArray(place, array.metadata), Source(array.shape, array.dtype, read_in_order)
 
+    async def write_and_read() -> Mapping[str, Any]:
+        await write_blocks(source, copy, None, "allow", is_new=True)
+        return {"values": None, "digest": None, **await read_constant(copy, target.dims[name], small_bytes)}
 
-def _stored_form(target: Target, name: str, read: _Read) -> dict[str, Any]:
-    array, dims = target.arrays[name], target.dims[name]
-    if name in target.values:
-        whole = tuple(slice(0, n) for n in array.shape)
-        return {"values": _store(array, whole, read(whole)), "digest": None}
-    digest, axes = 0, tuple(sorted(range(array.ndim), key=lambda axis: str(dims[axis])))
-    for region in _rows_of_chunks(array, axes[0]):
-        digest = value_checksum(_store(array, region, read(region)).transpose(axes), digest)
-    return {"values": None, "digest": digest}
-
-
-def _rows_of_chunks(array: AsyncArray, axis: int) -> Iterator[Region]:
-    """Yield regions of whole stored chunks, because codecs may depend on all values of a chunk."""
-    length, size = array.shape[axis], array.shape[axis]
-    if array.metadata.edges is None:
-        size = array.metadata.write_chunks[axis]
-    for start in range(0, length, max(size, 1)):
-        rows = slice(start, min(start + size, length))
-        yield tuple(rows if number == axis else slice(0, n) for number, n in enumerate(array.shape))
-
-
-def _store(array: AsyncArray, region: Region, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values as an array with the same metadata contains them."""
-    handle, dtype, fill = handle_of(array), array.dtype, array.metadata.spec.fill_value
-    place = NodeHandle(MemoryStore(), "", handle.format, handle.config, is_format_known=True)
-    own = AsyncArray(place, array.metadata).view[region]
-
-    async def write_and_read() -> Any:
-        await own.write(transfer.as_array(values, dtype, fill))
-        return await own.read()
-
-    return np.asarray(transfer.as_array(bridge.run(write_and_read(), blocking=True), dtype, fill))
+    return bridge.run(write_and_read(), blocking=True)

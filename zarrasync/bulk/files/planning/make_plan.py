@@ -173,7 +173,7 @@ class _Layout:
     def _plan(self, name: str) -> _Array:
         variables = self._variables
         number, first, units = variables.axis(name), variables.header(0, name), variables.units(name)
-        source_units = variables.source_units(name)
+        in_files = [variables.in_file(n, name) for n in range(len(variables.headers))]
         stored = variables.target.arrays.get(name)
         shape = list(first.shape if stored is None else stored.shape)
         if number is not None:
@@ -193,17 +193,16 @@ class _Layout:
             None if stored is None else self._shape_before(stored.shape, number),
             number,
             first.chunks,
-            variables.stacks and number is not None,
+            first.dims,
             None if units is None else (units.units, units.calendar),
-            source_units,
-            variables.source_orders(name),
-            absent={str(n): True for n, own in enumerate(variables.headers) if own.variables[name].is_absent},
+            in_files[0],
+            {str(n): own for n, own in enumerate(in_files) if own != in_files[0]},
             row_bytes=_row_size(metadata.shape, number) * max(metadata.dtype.itemsize or 0, 1),
         )
         if number is None and first.values is not None:
             values = first.values
             if units is not None:
-                values = variables.convert_times(name, 0, values, TimeUnits(*source_units.get("0", units)), units)
+                values = variables.convert_times(name, 0, values, units)
             plan = plan.with_values(self._convert(name, 0, values, metadata))
         return _Array(plan, metadata)
 
@@ -322,8 +321,7 @@ class _Layout:
             assert values is not None
             part = values[(slice(None),) * plan.axis + (slice(offset, offset + stop - start),)]
             if plan.units is not None:
-                own, units = TimeUnits(*plan.source_units.get(str(source), plan.units)), TimeUnits(*plan.units)
-                part = self._variables.convert_times(plan.name, source, part, own, units)
+                part = self._variables.convert_times(plan.name, source, part, TimeUnits(*plan.units))
             rows.append(self._convert(plan.name, source, part, array.metadata))
         return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,), array.metadata.dtype.numpy)
 

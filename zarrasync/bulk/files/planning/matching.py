@@ -122,10 +122,7 @@ def find_labels(variables: Variables) -> Labels | None:
     units = variables.units(name)
     _check_units_of_labels(variables, headers, is_time=units is not None)
     if units is not None:
-        values = [
-            variables.convert_times(name, number, item, variables.own_units(header.attributes, units), units)
-            for number, (item, header) in enumerate(zip(values, headers, strict=True))
-        ]
+        values = [variables.convert_times(name, number, item, units) for number, item in enumerate(values)]
     return [with_sign(item, header.attributes) for item, header in zip(values, headers, strict=True)]
 
 

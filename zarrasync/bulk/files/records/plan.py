@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 
-T = TypeVar("T")
 _VERSION = 1
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
@@ -70,6 +69,21 @@ class Part:
 
 
 @dataclass(frozen=True)
+class FileVariable:
+    """A variable in one of the files.
+
+    Attributes:
+        dims: The names of its dimensions. It lacks the dimension of rows if the file is one row.
+        units: The units and the calendar of its times; ``None`` for other variables.
+        is_absent: Whether the file lacks the variable, so that its rows contain the fill value.
+    """
+
+    dims: tuple[str, ...] = ()
+    units: tuple[str, str] | None = None
+    is_absent: bool = False
+
+
+@dataclass(frozen=True)
 class ArrayPlan:
     """One array of the destination.
 
@@ -81,16 +95,14 @@ class ArrayPlan:
         shape: The shape before the job, or ``None`` if the array is new.
         axis: The number of the axis of rows, or ``None``.
         chunks: The shape of regions that are fastest to read.
-        stacks: Whether no file has an axis of rows, so that each file is one row.
         units: The units and the calendar that times are converted to.
-        source_units: The units and the calendar of each file in which they differ from ``units``, by its number.
-        source_orders: The axes of each file in the order of the array's axes, if it differs, by the number of the file. If
-            all files are one row each, without the axis of rows; if only some of them are, it is -1 in these.
+        dims: The names of the dimensions.
+        usual: The variable in the first file.
+        unusual: The variable in each file in which it differs from that, by the number of the file.
         data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
             segments one after the other.
         data_shape: The shape of inline values.
         rows: The rows of inline values, if these are not the rows of the segments.
-        absent: The numbers of the files that lack the variable, so that their rows contain the fill value.
         row_bytes: The decoded size of a row; the size of the array if it has no rows.
     """
 
@@ -100,14 +112,13 @@ class ArrayPlan:
     shape: tuple[int, ...] | None = None
     axis: int | None = None
     chunks: tuple[int, ...] | None = None
-    stacks: bool = False
+    dims: tuple[str, ...] = ()
     units: tuple[str, str] | None = None
-    source_units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    source_orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    usual: FileVariable = field(default_factory=FileVariable)
+    unusual: Mapping[str, FileVariable] = field(default_factory=dict)
     data: str = ""
     data_shape: tuple[int, ...] = ()
     rows: Sequence[tuple[int, int]] = ()
-    absent: Mapping[str, bool] = field(default_factory=dict)
     row_bytes: int = 0
 
     def with_values(self, values: npt.NDArray[Any]) -> ArrayPlan:
@@ -116,15 +127,14 @@ class ArrayPlan:
         data = json.dumps(values.reshape(-1).tolist()) if is_text else base64.b64encode(values.tobytes()).decode()
         return replace(self, kind="inline", data=data, data_shape=values.shape)
 
+    def in_file(self, number: int) -> FileVariable:
+        """Return the variable in a file."""
+        return self.unusual.get(str(number), self.usual)
+
     def for_files(self, numbers: Mapping[int, int]) -> ArrayPlan:
         """Return a plan for some of the files, which get other numbers."""
-
-        def own(items: Mapping[str, T]) -> dict[str, T]:
-            return {str(new): items[str(number)] for number, new in numbers.items() if str(number) in items}
-
-        return replace(
-            self, source_units=own(self.source_units), source_orders=own(self.source_orders), absent=own(self.absent)
-        )
+        known = {str(new): self.unusual.get(str(number)) for number, new in numbers.items()}
+        return replace(self, unusual={number: variable for number, variable in known.items() if variable is not None})
 
     def values(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the inline values."""

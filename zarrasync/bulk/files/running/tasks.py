@@ -189,30 +189,23 @@ class TaskRunner:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
 
     def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:
-        file = self.plan.files[number]
-        if str(number) in array.absent:
+        file, variable = self.plan.files[number], array.in_file(number)
+        if variable.is_absent:
             shape = tuple(part.stop - part.start for part in region)
             return np.full(shape, target.metadata.spec.fill_value, target.dtype)
-        if array.stacks:
-            assert array.axis is not None
-            inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)
-            values = np.expand_dims(self._read_in_order(array, number, inner), array.axis)
-        else:
-            values = self._read_in_order(array, number, region)
+        parts = [(dim, part) for dim, part in zip(array.dims, region, strict=True) if dim in variable.dims]
+        order = list(range(len(parts)))
+        if tuple(dim for dim, _ in parts) != variable.dims:  # which may contain a name twice otherwise
+            order = [variable.dims.index(dim) for dim, _ in parts]
+        region = tuple(part for _, (_, part) in sorted(zip(order, parts, strict=True)))
+        values = self.files.read(file, array.name, region).transpose(order)
+        if values.ndim < len(array.dims):  # the file is one row
+            values = np.expand_dims(values, array.axis or 0)
         check_strings(array.name, values, file.name, target.dtype)
         name = f"{array.name!r} of {file.name}"
         if array.units is None:
             are_numbers = values.dtype.kind in "biufc" and target.dtype.kind in "biufc"
             return convert_values(values, target.dtype, name) if are_numbers else values
-        own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
+        own, units = TimeUnits(*(variable.units or array.units)), TimeUnits(*array.units)
         attributes = stored_attributes(target.metadata, self.plan.format)
         return convert_times(values, own, units, target.dtype, name, attributes)
-
-    def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
-        """Return a region of a file's variable, with its axes in the order of the array's, and with one that it lacks."""
-        file, axes = self.plan.files[number], array.source_orders.get(str(number))
-        if axes is None:
-            return self.files.read(file, array.name, region)
-        own = tuple(part for axis, part in sorted(zip(axes, region, strict=True)) if axis >= 0)
-        values = self.files.read(file, array.name, own).transpose([axis for axis in axes if axis >= 0])
-        return np.expand_dims(values, axes.index(-1)) if -1 in axes else values

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import inspect
 import os
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -397,18 +398,14 @@ def register_preprocess(function: Any, *, is_local: bool) -> str:
 
 
 def _import(name: str) -> Callable[[Any], Any]:
-    module, colon, path = name.partition(":")
-    if not (colon and module and path):
+    if not all(name.partition(":")):
         raise ValueError(f"preprocess={name!r} is not the name of a module and a function, such as 'recipes:wrap'")
     if os.getcwd() not in sys.path:  # which commands do not look into
         sys.path.append(os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+        return pkgutil.resolve_name(name)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"preprocess={name!r} cannot be imported: {error}") from error
-    return found  # type: ignore[no-any-return]
 
 
 def _digest(function: Any) -> str:

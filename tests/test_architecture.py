@@ -45,7 +45,7 @@ ORDER = [
     "__main__",
 ]
 # The same inside of ``bulk.files``.
-FILES_ORDER = ["options", "sources", "parameters", "records", "planning", "running", "job", "planned_work", "ingestion"]
+FILES_ORDER = ["options", "sources", "parameters", "records", "planning", "running", "job", "ingestion"]
 WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 
@@ -152,7 +152,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             "bulk.jobs.plan_place": "the document of a plan",
             "bulk.files.running.tasks": "the folder of the claim",
             "bulk.files.records.journal": "the journal of ingested files",
-            "bulk.files.sources.copies": "local copies of files",
+            "bulk.files.sources.readers": "local copies of files",
             "bulk.scratch_folders": "intermediate arrays",
             "integrations.zarr.store": "a store of another library",
             "integrations.monitoring": "metrics",

@@ -22,10 +22,9 @@ from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import FileOptions, sync
 from zarrasync.bulk.files.sources import identify
-from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
-from zarrasync.bulk.files.sources.readers import OpenFiles
+from zarrasync.bulk.files.sources.readers import LocalCopies, OpenFiles
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 

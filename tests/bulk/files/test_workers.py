@@ -23,9 +23,9 @@ from zarrasync._concurrency import clock
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, FileVariable, Part, Segment
-from zarrasync.bulk.files.running import pool
+from zarrasync.bulk.files.running import tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.errors import ChecksumError
@@ -69,13 +69,13 @@ def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
 async def test_only_headers_that_take_long_are_read_elsewhere(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool
 ):
-    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool.read_headers
+    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], tasks.read_headers
 
     def count(files: Any, *rest: Any) -> Any:
         elsewhere.extend(files)
         return read_headers(files, *rest)
 
-    monkeypatch.setattr(pool, "read_headers", count)
+    monkeypatch.setattr(tasks, "read_headers", count)
     with clock.replaced(ShiftedClock(0.01 if is_short else 100)), ThreadPoolExecutor(2) as executor:
         await api(api.ingest(paths, out := tmp_path / "out.zarr", concat="time", executor=executor))
     assert len(elsewhere) == (0 if is_short else 18)
@@ -199,7 +199,7 @@ def test_a_worker_keeps_the_files_of_few_jobs_open(tmp_path: Path):
     (path,) = write_days(tmp_path, [0])
     file, settings = identity_of(str(path), {}), config.get()
     ways = [ReaderOptions(dim=str(number)) for number in range(4)]
-    shared = pool.SharedFiles()
+    shared = tasks.SharedFiles()
     with shared.use(ways[0], settings) as first:
         for way in ways[1:]:
             with shared.use(way, settings) as files:

@@ -15,10 +15,10 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.planned_work import FilesWork, missing_credentials
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.planned_job import FilesWork, missing_credentials
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.datasets import register_preprocess
 from zarrasync.bulk.files.sources.headers import FileHeader
 from zarrasync.bulk.files.sources.identify import find_files

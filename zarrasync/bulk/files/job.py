@@ -15,15 +15,14 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
-from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files, unread_files
-from zarrasync.bulk.files.planning.fitting import add_stored_forms
+from zarrasync.bulk.files.planning.choice import Choice, add_stored_forms, choose_files, unknown_files, unread_files
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
 from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
-from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.jobs.claim import Claim

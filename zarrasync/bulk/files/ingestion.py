@@ -75,7 +75,7 @@ def _run_group(parameters: Parameters, workers: FileWorkers, *, has_variables: b
     assert isinstance(counting, CountingStore)
     workers.check_stores(counting)
     name = f"ingest {job_name(job.handle.store, job.handle.path)}"
-    with job, report_progress(parameters.progress, 0, name) as progress:
+    with job.claim, report_progress(parameters.progress, 0, name) as progress:
         if not has_variables:
             return job.store_empty_group(workers)
         report = job.run(workers, verify=parameters.verify, progress=progress)

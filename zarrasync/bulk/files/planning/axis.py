@@ -391,7 +391,7 @@ def _step(text: str) -> tuple[int, str]:
 def _date(text: str) -> tuple[int, str, int]:
     """Return the number of the month of a date, counted from year 0, the rest of the date, and the length of its text."""
     found = _DATE.fullmatch(text)
-    if found is None:
+    if found is None or not 1 <= int(found[2] or 1) <= 12:
         raise ValueError(f"{text!r} is not a date")
     rest = f"-{int(found[3] or 1):02} {found[4] or '00:00:00'}"
     return 12 * int(found[1]) + int(found[2] or 1) - 1, rest, len(text)

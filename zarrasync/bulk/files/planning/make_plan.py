@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
@@ -20,7 +19,7 @@ from zarrasync.bulk.files.planning.compare import is_same_attribute
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
-from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, split_rows
 from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
@@ -118,33 +117,18 @@ class _Array:
 def _split_into_tasks(arrays: Sequence[_Array], axis: Axis, tasks: int) -> list[Part]:
     """Return the tasks: rows of all arrays that have rows, and other arrays whose values the plan does not contain.
 
-    Tasks begin at rows where all arrays begin a new stored chunk or shard, so that no two tasks write the same one.
-
     Args:
         arrays: The arrays.
         axis: The rows.
         tasks: The largest number of tasks with rows; 0 for a number that suits the size.
     """
-    whole = [Part(array=array.plan.name) for array in arrays if array.plan.kind == "whole"]
     growing = [array for array in arrays if array.plan.kind == "rows"]
-    if not growing or not axis.segments:
-        return whole
+    rows = sum(segment.stop - segment.start for segment in axis.segments)
+    row_bytes = sum(array.plan.row_bytes for array in growing)
+    size = -(-rows // tasks) if tasks else max(1, _TASK_BYTES // max(row_bytes, 1))
     grids = [array.metadata.grid.axes[array.plan.axis or 0] for array in growing]
-    longest = min(grids, key=lambda grid: grid.nchunks)
-    starts = longest.start_all(np.arange(longest.nchunks))
-    for grid in grids:
-        starts = starts[grid.start_all(grid.find_all(starts)) == starts]
-    first, stop = np.array([segment[:2] for segment in axis.segments]).T
-    count = np.cumsum(stop - first)
-    at = np.maximum(
-        np.searchsorted(first, starts, "right") - 1, 0
-    )  # the segment in which or after which a chunk begins
-    before = count[at] - np.clip(stop[at] - starts, 0, (stop - first)[at])  # the rows to write before it
-    total, row_bytes = int(count[-1]), sum(array.plan.row_bytes for array in growing)
-    size = -(-total // tasks) if tasks else max(1, _TASK_BYTES // max(row_bytes, 1))
-    cuts = np.append(starts[np.unique(before // size, return_index=True)[1]], axis.length)
-    rows = np.unique(np.clip(cuts, first[0], stop[-1])).tolist()
-    return [*(Part(*own) for own in pairwise(rows)), *whole]
+    whole = [Part(array=array.plan.name) for array in arrays if array.plan.kind == "whole"]
+    return split_rows(axis.segments, grids, size) + whole
 
 
 class _Layout:

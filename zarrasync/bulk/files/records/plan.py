@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from zarrasync.config import Config
 from zarrasync.errors import MetadataError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle
@@ -220,10 +222,18 @@ class FilesPlan:
         assert isinstance(metadata, ArrayMetadata)
         return metadata
 
+    def documents(self, name: str, metadata: ArrayMetadata) -> dict[str, str]:
+        """Return the documents of an array, by key."""
+        documents = self.format.render(join(self.path, name), metadata)
+        return {key: data.decode() for key, data in documents.items()}
+
+    def handle(self, store: Store, config: Config, name: str = "") -> NodeHandle:
+        """Return the location of the group, or of an array or folder in it."""
+        return NodeHandle(store, join(self.path, name), self.format, config, is_format_known=True)
+
     def open(self, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
         """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
-        handle = NodeHandle(store, join(self.path, array.name), self.format, config, is_format_known=True)
-        return AsyncArray(handle, self.metadata(array))
+        return AsyncArray(self.handle(store, config, array.name), self.metadata(array))
 
     def arrays_of(self, part: Part) -> list[ArrayPlan]:
         """Return the arrays that a task writes."""
@@ -332,3 +342,27 @@ class FilesPlan:
         if items.pop("version", None) != _VERSION:
             raise MetadataError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
         return records.from_json(cls, items, "plan of the ingestion")
+
+
+def split_rows(segments: Sequence[Segment], grids: Sequence[GridAxis], size: int) -> list[Part]:
+    """Return tasks that begin at rows where all arrays begin a new stored chunk or shard. So no two of them write the same one.
+
+    Args:
+        segments: The rows to write.
+        grids: The axes of rows of the arrays.
+        size: About how many rows a task writes.
+    """
+    if not segments or not grids:
+        return []
+    longest = min(grids, key=lambda grid: grid.nchunks)
+    starts = longest.start_all(np.arange(longest.nchunks))
+    for grid in grids:
+        starts = starts[grid.start_all(grid.find_all(starts)) == starts]
+    first, stop = np.array([segment[:2] for segment in segments]).T
+    count = np.cumsum(stop - first)
+    at = np.maximum(
+        np.searchsorted(first, starts, "right") - 1, 0
+    )  # the segment in which or after which a chunk begins
+    before = count[at] - np.clip(stop[at] - starts, 0, (stop - first)[at])  # the rows to write before it
+    cuts = np.append(starts[np.unique(before // size, return_index=True)[1]], stop[-1])
+    return [Part(*rows) for rows in pairwise(np.unique(np.clip(cuts, first[0], stop[-1])).tolist())]

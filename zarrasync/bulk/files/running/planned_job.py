@@ -6,7 +6,7 @@ import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from zarrasync.bulk.files.running.publish import (
     write_inline,
 )
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import FileWorkers, TaskRunner
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
@@ -95,14 +95,13 @@ class PlannedJob:
             store: The store of the destination.
             config: The settings.
         """
-        handle = NodeHandle(store, plan.path, plan.format, config, is_format_known=True)
-        claim = Claim(store.notes, plan.path)
+        handle, claim = plan.handle(store, config), Claim(store.notes, plan.path)
         state = b"" if store.notes is store else claim.folder.transaction()
         if not state:
             return cls(plan, handle, claim, is_independent=True)
         assert store.transactions is not None  # which have begun it
         transaction = store.transactions.attach(state)
-        own = NodeHandle(CountingStore(transaction.store), plan.path, handle.format, config, is_format_known=True)
+        own = plan.handle(CountingStore(transaction.store), config)
         return cls(plan, own, claim, is_independent=True, transaction=transaction, published=handle)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -152,32 +151,23 @@ class PlannedJob:
             self._claim.folder.remove()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
         else:
-            self._claim.acquire(self._wait, plan.digest)
-            with self._claim:
-                self._finish(report, verify=verify)
+            with self._claim.of_plan(plan.digest):
+                changes = self._finish(report, verify=verify)
+            if changes:
+                raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
         report.seconds = clock.monotonic() - begin
         return report
 
-    def _finish(self, report: FilesReport, *, verify: bool) -> None:
-        """Publish the result. The claim is kept."""
+    def _finish(self, report: FilesReport, *, verify: bool) -> list[str]:
+        """Publish the result. Return a message if another writer has changed the dataset so that it cannot be published."""
         if self._claim.is_committed:  # an earlier call was killed after that
-            self._claim.is_published = True
             report.notes.append("the plan was finished before")
-            return
-        changes: list[str] = []
-        try:
-            self._check_transaction()
-            if self._claim.is_publishing:  # an earlier call was killed
-                changes = publish_again(self._claim, self._handle)
-            else:
-                self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
-        except BaseException:
-            self._claim.restore()
-            raise
-        self._claim.is_published = True
-        if changes:
-            self._claim.release()
-            raise WriteConflictError(f"{changes[0]}; make a new plan", key=self.plan.path)
+            return []
+        self._check_transaction()
+        if self._claim.is_publishing:  # an earlier call was killed
+            return publish_again(self._claim, self._handle)
+        self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
+        return []
 
     def _check_transaction(self) -> None:
         """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
@@ -198,8 +188,7 @@ class PlannedJob:
             WriteConflictError: If the result is being published, or the plan is finished or abandoned.
         """
         plan = self.plan
-        self._claim.acquire(self._wait, plan.digest)
-        try:
+        with self._claim.of_plan(plan.digest):
             is_committed = self._transaction is not None and self._transaction.is_committed()
             is_committed = is_committed or self._claim.is_committed
             if self._claim.is_publishing or is_committed or (plan.is_new and self._is_published()):
@@ -211,10 +200,6 @@ class PlannedJob:
             self._claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
             if plan.is_new and self._transaction is None:
                 self._run(erase_arrays(self._handle, [array.name for array in plan.arrays]))
-        except BaseException:
-            self._claim.restore()
-            raise
-        self._claim.release()
 
     def _is_published(self) -> bool:
         """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
@@ -270,9 +255,14 @@ class PlannedJob:
             progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
             progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
 
-        bad: dict[str, str] = {}
+        bad, is_marked = dict[str, str](), workers.is_local and permit is None and len(plan.parts) > 1
+
+        def mark(number: int) -> str:
+            return "" if permit is None else self._claim.folder.task_key(plan.digest, number)
 
         def done(number: int, part: FilesReport) -> None:
+            if is_marked and not part.bad_files:
+                self._claim.mark(plan.digest, number)
             add_reports(report, part)
             bad.update(part.bad_files)
             if not part.bad_files:
@@ -280,50 +270,18 @@ class PlannedJob:
                 report.tasks += 1
             self._claim.check()
 
-        if not workers.is_local:
-
-            def done_elsewhere(number: int, part: FilesReport) -> None:
-                done(number, part)
-                if progress is not None and not part.bad_files:
-                    progress(part.nbytes)
-
-            workers.run_tasks(
-                plan,
-                waiting,
-                store,
-                config,
-                permit,
-                verify=verify,
-                mark=partial(self._claim.folder.task_key, plan.digest),
-                done=done_elsewhere,
-            )
-            self._check_files(bad)
-            return
-
         def written(nbytes: int) -> None:
             self._claim.check()
             (progress or ignore_progress)(nbytes)
 
-        files = workers.local_files(plan.reader, config)
-        for number in waiting:
-            own = store if fork is None else fork()
-            runner = TaskRunner(plan, own, config, files, verify)
-            mark = "" if permit is None else self._claim.folder.task_key(plan.digest, number)
-            part = runner.run(plan.parts[number], mark, permit, written)
-            if permit is None and len(plan.parts) > 1 and not part.bad_files:
-                self._claim.mark(plan.digest, number)
-            done(number, part)
-        self._check_files(bad)
-
-    def _check_files(self, bad: Mapping[str, str]) -> None:
-        """Raise an error if files could not be read. All other tasks have been run."""
+        options: Any = {"verify": verify, "fork": fork, "permit": permit, "mark": mark, "done": done}
+        workers.run_tasks(plan, waiting, store, config, progress=written, **options)
         if bad and self._is_independent:
             has_changed = all(_NEW_PLAN[0] in reason for reason in bad.values())
             hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one"
-            hint += "" if has_changed else " without these files"
-            raise bad_files_error(bad, len(self.plan.files), hint)
+            raise bad_files_error(bad, len(plan.files), hint + ("" if has_changed else " without these files"))
         if bad:
-            raise bad_files_error(bad, len(self.plan.files))
+            raise bad_files_error(bad, len(plan.files))
 
     # -------------------------------------------------------------- publishing
 

@@ -334,7 +334,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         plan = FilesPlan.from_json(record.get("plan", {}))
     except MetadataError as error:
         raise claim.folder.damaged_record(error) from error
-    place = NodeHandle(handle.store, plan.path, plan.format, handle.config, is_format_known=True)
+    place = plan.handle(handle.store, handle.config)
 
     def run(call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=handle.store.blocking)

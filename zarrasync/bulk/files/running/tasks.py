@@ -36,9 +36,8 @@ from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import SourceFilesError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata.conventions.cf_times import TimeUnits
-from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
+from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 
@@ -48,9 +47,7 @@ _CONCURRENT_ARRAYS = 2
 
 def kept_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
     """Return the array with the rows of an array that move, from the first one on. Its metadata are not stored."""
-    path = join(plan.path, f"{JOB_FOLDER}/{KEPT}/{array.name}")
-    handle = NodeHandle(store, path, plan.format, config, is_format_known=True)
-    return AsyncArray(handle, plan.metadata(array))
+    return AsyncArray(plan.handle(store, config, f"{JOB_FOLDER}/{KEPT}/{array.name}"), plan.metadata(array))
 
 
 @dataclass
@@ -245,26 +242,22 @@ class FileWorkers(Workers):
             self._files[key] = OpenFiles(options, config)
         return self._files[key]
 
-    def headers(
-        self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str] = ()
-    ) -> list[FileHeader]:
+    def headers(self, files: Sequence[SourceFile], options: ReaderOptions, config: Config) -> list[FileHeader]:
         """Return the headers of files. Variables that belong to the chosen ones in the first file are compared in all.
 
         Args:
             files: The files.
-            options: How to open them.
+            options: How to open them, and the variables to store.
             config: The settings.
-            chosen: The names of the variables to store; empty for all.
         """
         self.warm()
-        if not chosen:
-            return self._headers(files, options, config, ())
-        first, own = list[FileHeader](), self.local_files(options, config)
-        for file in files:
-            first += own.headers([file], chosen)
-            if first[-1].error is None:
-                break
-        names = sorted({*chosen}.union(*(header.linked(chosen) for header in first)))
+        first, own, names = list[FileHeader](), self.local_files(options, config), list[str]()
+        if options.variables:
+            for file in files:
+                first += own.headers([file], options.variables)
+                if first[-1].error is None:
+                    break
+            names = sorted({*options.variables}.union(*(header.linked(options.variables) for header in first)))
         return first + self._headers(files[len(first) :], options, config, names)
 
     def _headers(
@@ -295,13 +288,15 @@ class FileWorkers(Workers):
         numbers: Iterable[int],
         store: Store,
         config: Config,
-        permit: Permit | None,
         *,
         verify: bool,
+        fork: Callable[[], Store] | None,
+        permit: Permit | None,
         mark: Callable[[int], str],
         done: Callable[[int, FilesReport], None],
+        progress: Progress,
     ) -> None:
-        """Run tasks on other processes. Tasks whose process ended are run again by another one.
+        """Run tasks. On other processes, tasks whose process ended are run again by another one.
 
         If the processes need forks of the store, the changes of each task are merged when it has ended.
 
@@ -310,26 +305,36 @@ class FileWorkers(Workers):
             numbers: The numbers of the tasks.
             store: The store of the destination.
             config: The settings.
-            permit: The permission to run tasks.
             verify: Whether to compare stored values with the files.
+            fork: Opens a fork of the store, if tasks of this process need one.
+            permit: The permission to run tasks.
             mark: Returns the key that marks a task as finished.
             done: Called with the number and the report of each finished task.
+            progress: Called with the number of bytes written since the last call.
 
         Raises:
             StoreError: If processes that run the same task ended several times, or the store failed.
         """
+        if self.is_local:
+            files = self.local_files(plan.reader, config)
+            for number in numbers:
+                runner = TaskRunner(plan, store if fork is None else fork(), config, files, verify)
+                done(number, runner.run(plan.parts[number], mark(number), permit, progress))
+            return
         own, forks = self._config_of_each(plan.reader, config), store.forks
-        open_store = opener(store, None if forks is None else forks.fork())
+        open_store = partial(_same, store) if forks is None else forks.fork()
 
         def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
             part = plan.for_part(plan.parts[number])
-            return partial(run_task, SentTask(part, mark(number), open_store, own, verify, permit))
+            return partial(run_task, part, mark(number), permit, open_store, own, verify=verify)
 
         def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
             report, changes = result
             if changes and forks is not None:
                 forks.merge(changes)
             done(number, report)
+            if not report.bad_files:
+                progress(report.nbytes)
 
         self.run(numbers, call, ended)
 
@@ -358,31 +363,6 @@ class FileWorkers(Workers):
 
 WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
 _MOST_WAYS = 2
-
-
-@dataclass(frozen=True)
-class SentTask:
-    """A task as it is sent to another process.
-
-    Attributes:
-        plan: A plan that contains nothing else.
-        mark: The key that marks it as finished.
-        open_store: Opens the store of the destination.
-
-    The other attributes are parameters of ``TaskRunner``.
-    """
-
-    plan: FilesPlan
-    mark: str
-    open_store: Callable[[], Store]
-    config: Config
-    verify: bool
-    permit: Permit | None
-
-
-def opener(store: Store, fork: Callable[[], Store] | None) -> Callable[[], Store]:
-    """Return a function that opens a store, or a fork of it, in another process."""
-    return fork or partial(_same, store)
 
 
 def _same(store: Store) -> Store:
@@ -442,10 +422,17 @@ def read_headers(
         return opened.headers(files, chosen)
 
 
-def run_task(task: SentTask) -> tuple[FilesReport, bytes]:
-    """Run a task in a worker process. Return its report, and the changes of a fork of the destination."""
-    store, plan = task.open_store(), task.plan
-    with shared_files.use(plan.reader, task.config) as opened:
-        runner = TaskRunner(plan, store, task.config, opened, task.verify)
-        report = runner.run(plan.parts[0], task.mark, task.permit)
+def run_task(
+    plan: FilesPlan,
+    mark: str,
+    permit: Permit | None,
+    open_store: Callable[[], Store],
+    config: Config,
+    *,
+    verify: bool,
+) -> tuple[FilesReport, bytes]:
+    """Run the only task of a plan in a worker process. Return its report, and the changes of a fork of the destination."""
+    store = open_store()
+    with shared_files.use(plan.reader, config) as opened:
+        report = TaskRunner(plan, store, config, opened, verify).run(plan.parts[0], mark, permit)
     return report, b"" if store.forks is None else store.forks.changes()

@@ -20,7 +20,6 @@ from zarrasync._util import records
 from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.config import Config
-from zarrasync.errors import MetadataError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import GridAxis
@@ -29,7 +28,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 
-_VERSION = 1
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
 
@@ -293,13 +291,8 @@ class FilesPlan:
         if options and options.keys() != {"digest"}:
             text = json.dumps(options, sort_keys=True, default=repr)
             options = {"digest": hashlib.sha256(text.encode()).hexdigest()[:32]}
-        return replace(
-            self,
-            files=[file.recorded for file in self.files],
-            reader=replace(self.reader, storage_options={}, engine_options=options),
-            notes=(),
-            left_out=(),
-        )
+        files, reader = [file.recorded for file in self.files], replace(self.reader, engine_options=options)
+        return replace(self, files=files, reader=reader, notes=(), left_out=())
 
     def public(self, root: str | None = None) -> FilesPlan:
         """Return the plan without credentials, for its document.
@@ -308,7 +301,7 @@ class FilesPlan:
             root: The directory from which paths of files become relative; ``None`` if they stay absolute.
         """
         options = {} if has_secrets(self.reader.engine_options) else self.reader.engine_options
-        reader = replace(self.reader, storage_options={}, engine_options=options)
+        reader = replace(self.reader, engine_options=options)
         return replace(self, files=[file.public(root) for file in self.files], reader=reader)
 
     def under(self, root: str) -> FilesPlan:
@@ -328,8 +321,7 @@ class FilesPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values, without ``storage_options``."""
-        own = replace(self, reader=replace(self.reader, storage_options={}))
-        return {"version": _VERSION, **records.to_json(own)}
+        return records.to_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> FilesPlan:
@@ -338,10 +330,7 @@ class FilesPlan:
         Raises:
             MetadataError: If the values are not such a plan.
         """
-        items = dict(values) if isinstance(values, Mapping) else {}
-        if items.pop("version", None) != _VERSION:
-            raise MetadataError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
-        return records.from_json(cls, items, "plan of the ingestion")
+        return records.from_json(cls, values, "plan of the ingestion")
 
 
 def split_rows(segments: Sequence[Segment], grids: Sequence[GridAxis], size: int) -> list[Part]:

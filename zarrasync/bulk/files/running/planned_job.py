@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from zarrasync import config as settings
 from zarrasync._concurrency import bridge, clock
+from zarrasync._util import records
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import has_secrets, redacted_errors
 from zarrasync.bulk.files.records.plan import FilesPlan, Part
@@ -38,7 +39,7 @@ from zarrasync.config import Config
 from zarrasync.display.job_progress import JobProgress
 from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
 from zarrasync.display.text import counted
-from zarrasync.errors import MetadataError, WriteConflictError
+from zarrasync.errors import WriteConflictError
 from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
@@ -386,8 +387,8 @@ class FilesWork(PlannedWork):
     """
 
     plan: FilesPlan | None
-    dest: NodePlace
-    config: settings.Config
+    dest: NodePlace = field(metadata=records.TRANSIENT)
+    config: settings.Config = field(metadata=records.TRANSIENT)
     known: int = 0
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
@@ -396,14 +397,8 @@ class FilesWork(PlannedWork):
     # -------------------------------------------------------------- as data
 
     def to_json(self, root: str | None = None) -> dict[str, Any]:
-        plan = self.plan
-        return {
-            "dest": self.dest.to_json("destination", root),
-            "plan": None if plan is None else plan.public(root).to_json(),
-            "known": self.known,
-            "notes": self.notes,
-            "left_out": self.left_out,
-        }
+        own = replace(self, plan=None if self.plan is None else self.plan.public(root))
+        return {"dest": self.dest.to_json("destination", root), **records.to_json(own)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: settings.Config) -> FilesWork:
@@ -418,11 +413,9 @@ class FilesWork(PlannedWork):
         Raises:
             MetadataError: If the values are not such a description.
         """
-        try:
-            plan, facts = values["plan"], (int(values["known"]), tuple(values["notes"]), tuple(values["left_out"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise MetadataError(f"the plan of the ingestion is damaged: {error}") from error
-        return cls(None if plan is None else FilesPlan.from_json(plan).under(root), dest, config, *facts)
+        own = {item.name: values[item.name] for item in fields(cls) if item.name in values.keys() - {"dest"}}
+        work = records.from_json(cls, own, "plan of the ingestion", dest=dest, config=config)
+        return replace(work, plan=None if work.plan is None else work.plan.under(root))
 
     def opened(self, credentials: Credentials) -> FilesWork:
         plan = self.plan

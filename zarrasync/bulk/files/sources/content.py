@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import struct
 from collections.abc import Mapping
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from zarrasync.display.text import counted
 from zarrasync.errors import SourceFilesError
@@ -98,12 +97,6 @@ _STREAMED = (1 << 32) - 1, (1 << 64) - 1
 _LARGEST_HEADER = 256 << 20
 
 
-class _Variable(NamedTuple):
-    begin: int
-    nbytes: int
-    is_record: bool
-
-
 def complete_size(file: BinaryIO, version: int) -> int:
     """Return the smallest size of the complete file, according to its header.
 
@@ -115,72 +108,49 @@ def complete_size(file: BinaryIO, version: int) -> int:
         ValueError: If the header is not complete.
         KeyError: If it is damaged; or an ``IndexError``.
     """
-    return _Header(file, version).size()
 
+    def read(nbytes: int = 8 if version == 5 else 4) -> int:
+        data = file.read(nbytes)
+        if len(data) < nbytes or file.tell() > _LARGEST_HEADER:
+            raise ValueError(f"the file is truncated, or damaged: its header is not complete; {FETCH_AGAIN}")
+        return int.from_bytes(data, "big")
 
-class _Header:
-    """The header of a file.
-
-    Args:
-        file: The file, after its first four bytes.
-        version: The version of the format: 1, 2 with long offsets, or 5 with long sizes.
-    """
-
-    def __init__(self, file: BinaryIO, version: int) -> None:
-        self._file, self._version = file, version
-
-    def size(self) -> int:
-        """Return the smallest size of the complete file."""
-        records = self._count()
-        lengths = [self._dimension() for _ in range(self._list())]
-        self._skip_attributes()
-        variables = [self._variable(lengths) for _ in range(self._list())]
-        padded = [-(-variable.nbytes // 4) * 4 for variable in variables if variable.is_record]
-        sizes = [variable.nbytes for variable in variables if variable.is_record]
-        step = sum(sizes if len(sizes) == 1 else padded)  # a single one is not padded
-        ends = [self._file.tell()]
-        for begin, nbytes, is_record in variables:
-            if not is_record:
-                ends.append(begin + nbytes)
-            elif records and records not in _STREAMED:
-                ends.append(begin + (records - 1) * step + nbytes)
-        return max(ends)
-
-    def _dimension(self) -> int:
-        self._skip(self._count())
-        return self._count()
-
-    def _variable(self, lengths: list[int]) -> _Variable:
-        self._skip(self._count())
-        shape = [lengths[self._count()] for _ in range(self._count())]
-        self._skip_attributes()
-        size = _SIZES[self._number(4)]
-        self._count()  # the size of large variables is not correct
-        begin = self._number(4 if self._version == 1 else 8)
-        is_record = bool(shape) and shape[0] == 0
-        return _Variable(begin, math.prod(shape[is_record:]) * size, is_record)
-
-    def _skip_attributes(self) -> None:
-        for _ in range(self._list()):
-            self._skip(self._count())
-            size = _SIZES[self._number(4)]
-            self._skip(self._count() * size)
-
-    def _list(self) -> int:
-        self._number(4)  # the tag of the list
-        return self._count()
-
-    def _count(self) -> int:
-        return self._number(8 if self._version == 5 else 4)
-
-    def _number(self, nbytes: int) -> int:
-        data = self._file.read(nbytes)
-        if len(data) < nbytes or self._file.tell() > _LARGEST_HEADER:
-            raise ValueError(
-                "the file is truncated, or damaged: its header is not complete; fetch the file again from its source"
-            )
-        return int(struct.unpack(">I" if nbytes == 4 else ">Q", data)[0])
-
-    def _skip(self, nbytes: int) -> None:
+    def skip(nbytes: int) -> None:
         """Skip bytes and their padding."""
-        self._file.seek(-(-nbytes // 4) * 4, os.SEEK_CUR)
+        file.seek(-(-nbytes // 4) * 4, os.SEEK_CUR)
+
+    def items() -> range:
+        """Return the numbers of the items of a list, after its tag."""
+        read(4)
+        return range(read())
+
+    def skip_attributes() -> None:
+        for _ in items():
+            skip(read())
+            size = _SIZES[read(4)]
+            skip(read() * size)
+
+    records, lengths = read(), list[int]()
+    for _ in items():
+        skip(read())
+        lengths.append(read())
+    skip_attributes()
+    ends, of_records = list[int](), list[tuple[int, int]]()
+    for _ in items():
+        skip(read())
+        shape = [lengths[read()] for _ in range(read())]
+        skip_attributes()
+        size = _SIZES[read(4)]
+        read()  # the size of large variables is not correct
+        begin, is_record = read(4 if version == 1 else 8), bool(shape) and shape[0] == 0
+        nbytes = math.prod(shape[is_record:]) * size
+        if is_record:
+            of_records.append((begin, nbytes))
+        else:
+            ends.append(begin + nbytes)
+    if records and records not in _STREAMED:
+        sizes = [
+            nbytes if len(of_records) == 1 else -(-nbytes // 4) * 4 for _, nbytes in of_records
+        ]  # one is not padded
+        ends += [begin + (records - 1) * sum(sizes) + nbytes for begin, nbytes in of_records]
+    return max(file.tell(), *ends) if ends else file.tell()

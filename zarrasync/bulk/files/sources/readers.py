@@ -18,7 +18,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -114,13 +114,9 @@ class OpenFiles:
     def prepared(self, files: Iterable[SourceFile]) -> Iterator[None]:
         """Keep local copies of the remote files among these, which are downloaded several at a time."""
         wanted = [file for file in dict.fromkeys(files) if _needs_copy(file.url)]
-        with _naming(wanted[0].name if len(wanted) == 1 else f"{len(wanted)} files", "download"):
-            self._copies.fetch(wanted)
-        try:
+        action = _naming(wanted[0].name if len(wanted) == 1 else f"{len(wanted)} files", "download")
+        with self._copies.use(wanted, action):
             yield
-        finally:
-            for file in wanted:
-                self._copies.release(file)
 
     def headers(
         self, files: Sequence[SourceFile], chosen: Sequence[str] = (), *, with_linked: bool = True
@@ -224,12 +220,8 @@ class OpenFiles:
         if not _needs_copy(file.url):
             yield file.url
             return
-        with _naming(file.name, "download"):
-            path = self._copies.acquire(file, for_values=for_values)
-        try:
+        with self._copies.use([file], _naming(file.name, "download"), for_values=for_values) as (path,):
             yield path
-        finally:
-            self._copies.release(file)
 
     def _get_chunked(self, file: SourceFile, path: str, name: str) -> ChunkedVariable | None:
         """Return a variable that can be read without the libraries, or ``None``."""
@@ -329,16 +321,31 @@ class LocalCopies:
         self._lock = thread_lock()
         self._count = 0
 
-    def fetch(self, files: Iterable[SourceFile]) -> None:
-        """Download files, several at a time, and keep them until ``release`` is called for each one."""
-        wanted = list(files)
-        calls = call_each(self.acquire, wanted, "zarrasync-download")
-        failed = [call for call in calls if call.exception() is not None]
-        if failed:
-            for file, call in zip(wanted, calls, strict=True):
-                if call.exception() is None:
-                    self.release(file)
-            failed[0].result()
+    @contextmanager
+    def use(
+        self, files: Sequence[SourceFile], downloading: AbstractContextManager[None], *, for_values: bool = False
+    ) -> Iterator[list[str]]:
+        """Download files, several at a time, and yield the paths of the copies, which remain until the context ends.
+
+        Args:
+            files: The files.
+            downloading: A context for the downloads.
+            for_values: Whether more than the header is read.
+
+        Raises:
+            OSError: If a file cannot be downloaded.
+        """
+        with ExitStack() as kept:
+
+            def keep(file: SourceFile) -> str:
+                path = self.acquire(file, for_values=for_values)
+                kept.callback(self.release, file)
+                return path
+
+            with downloading:
+                calls = call_each(keep, files, "zarrasync-download") if len(files) > 1 else []
+                paths = [call.result() for call in calls] or [keep(file) for file in files]
+            yield paths
 
     def acquire(self, file: SourceFile, *, for_values: bool = False) -> str:
         """Return the path of a copy, which remains until ``release`` is called.

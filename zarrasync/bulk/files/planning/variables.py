@@ -47,6 +47,7 @@ class Variables:
     def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
         self.target, self.parameters, self.dim = target, parameters, parameters.dim
         self._are_single = find_single_rows(headers, self.dim)
+        self._with_rows: dict[str, bool] = {}
         self.headers = self._with_absent(headers)
         self.stacks = all(self._are_single)
         self.notes: list[str] = []
@@ -214,7 +215,12 @@ class Variables:
         )
 
     def _has_rows(self, name: str) -> bool:
-        """Return whether a variable has a value for each row."""
+        """Return whether a variable has a value for each row. All files are compared once."""
+        if name not in self._with_rows:
+            self._with_rows[name] = self._find_rows(name)
+        return self._with_rows[name]
+
+    def _find_rows(self, name: str) -> bool:
         if not self.dim:
             return False
         if name in self.target.arrays:

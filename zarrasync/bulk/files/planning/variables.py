@@ -174,7 +174,7 @@ class Variables:
         if number == 0 and name not in self.target.arrays:
             return header
         axes = header.order_of(self._stored_dims(name))
-        return header if axes is None else header.transpose(axes)
+        return header if axes is None or axes == tuple(range(len(axes))) else header.transpose(axes)
 
     def in_file(self, number: int, name: str) -> FileVariable:
         """Return a variable of a file as plans contain it."""

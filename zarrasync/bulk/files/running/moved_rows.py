@@ -62,11 +62,12 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
         await handle.store.erase_prefix(f"{folder}/")
         for array in arrays:
             source, kept = target.arrays[array.name], kept_array(plan, array, handle.store, handle.config)
-            for part in back.parts:
-                rows = slice(part.start, part.stop)
-                own = slice(rows.start - moved, rows.stop - moved)
-                inner = (slice(None),) * (array.axis or 0)
-                await kept.view[(*inner, own)].write(await source.view[(*inner, rows)].read())
+            step, chunk = _BLOCK_BYTES // max(array.row_bytes, 1), before[array.name].write_chunks[array.axis or 0]
+            step = max(step - step % chunk if step > chunk else step, 1)
+            for start in range(moved, length, step):
+                stop, inner = min(start + step, length), (slice(None),) * (array.axis or 0)
+                values = await source.view[(*inner, slice(start, stop))].read()
+                await kept.view[(*inner, slice(start - moved, stop - moved))].write(values)
         await handle.store.put(f"{folder}/plan", json.dumps(back.to_json()).encode())
 
     bridge.run(copy(), blocking=blocking)

@@ -315,7 +315,7 @@ def _places(variables: Variables, length: int) -> dict[int, int]:
 
 
 def _check_disjoint(variables: Variables, places: Mapping[int, int]) -> None:
-    """Raise an error if two files replace the same rows. Earlier versions have recorded such files."""
+    """Raise an error if two files replace the same rows, because others were written over those of one of them since."""
     for number, other in pairwise(sorted(places, key=places.__getitem__)):
         if places[number] + variables.row_counts[number] > places[other]:
             one, two = (variables.headers[n].file.name for n in (number, other))

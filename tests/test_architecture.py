@@ -45,7 +45,7 @@ ORDER = [
     "__main__",
 ]
 # The same inside of ``bulk.files``.
-FILES_ORDER = ["options", "sources", "parameters", "records", "planning", "running", "job", "planned_work", "ingestion"]
+FILES_ORDER = ["options", "sources", "parameters", "records", "planning", "running", "job", "ingestion"]
 WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 
@@ -138,7 +138,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             "bulk.jobs.claimed_work": "waits for earlier stages",
             "bulk.jobs.runs": "waits for tasks",
             "bulk.files.job": "leaves out files that cannot be read",
-            "bulk.files.records.source_values": "changes one document with others",
+            "bulk.files.records.journal": "changes one document with others",
             "bulk.files.running.moved_rows": "waits for readers",
             "bulk.copy.functions": "counts repeated requests",
             "bulk.blocks": "counts repeated requests",
@@ -151,8 +151,8 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             "bulk.jobs.claim_folder": "the claim, the marks of tasks and the record of a publication",
             "bulk.jobs.plan_place": "the document of a plan",
             "bulk.files.running.tasks": "the folder of the claim",
-            "bulk.files.records.source_values": "the journal of ingested files",
-            "bulk.files.sources.copies": "local copies of files",
+            "bulk.files.records.journal": "the journal of ingested files",
+            "bulk.files.sources.readers": "local copies of files",
             "bulk.scratch_folders": "intermediate arrays",
             "integrations.zarr.store": "a store of another library",
             "integrations.monitoring": "metrics",

@@ -119,7 +119,7 @@ async def ingest(
     if not _FILES.isdisjoint(options) or await _means_files(source, options.get("source_options")):
         with in_terms_of((_GROUPED, r"\1")):
             parameters = parameters_of(
-                files=source, store=store, path=path, mode=mode, region=region, verify=verify, unaligned=unaligned,
+                files=source, store=store, path=path, mode=mode, region=region, verify=verify,
                 progress=progress, storage_options=storage_options, config=config, **options,
             )  # fmt: skip
             return await run_ingestion(parameters)

@@ -13,7 +13,7 @@ from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.copy.planned import CopyWork
-from zarrasync.bulk.files.planned_work import FilesWork
+from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, name_of, run_blocking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from zarrasync.bulk.files.records.source_values import FILE, change_sources, read_sources
+from zarrasync.bulk.files.records.journal import FILE, change_sources, read_sources
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.identify import local_file, source_name

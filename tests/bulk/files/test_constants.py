@@ -20,8 +20,8 @@ from zarrasync.bulk.checksum import checksum, slabs, value_checksum
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")

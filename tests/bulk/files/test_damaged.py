@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.bulk.files.sources import readers
+from zarrasync.bulk.files.sources import datasets
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")
@@ -70,7 +70,7 @@ async def test_a_file_that_changes_in_place(api: Api, tmp_path: Path, monkeypatc
     path = tmp_path / "0.nc"
     xr.Dataset({"a": (("time", "x"), np.ones((4, width), "i4"))}, coords={"time": range(4)}).to_netcdf(path)
     name = "header" if width == 5 else "read"  # small variables are read with the header
-    original = getattr(readers._XarrayReader, name)
+    original = getattr(datasets.XarrayReader, name)
 
     def change(self: Any, *arguments: Any) -> Any:
         result = original(self, *arguments)
@@ -78,7 +78,7 @@ async def test_a_file_that_changes_in_place(api: Api, tmp_path: Path, monkeypatc
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
         return result
 
-    monkeypatch.setattr(readers._XarrayReader, name, change)
+    monkeypatch.setattr(datasets.XarrayReader, name, change)
     with pytest.raises(ValueError, match=r"0.nc: the file has changed since the job was planned"):
         await api(api.ingest(path, {}, concat="time", engine="netcdf4", chunks={"time": 1}))
 

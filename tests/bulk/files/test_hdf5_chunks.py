@@ -14,7 +14,7 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync._util.memory import MemoryPool
-from zarrasync.bulk.files.sources.hdf5_chunks import find_chunks
+from zarrasync.bulk.files.sources.hdf5 import find_chunks
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.readers import OpenFiles

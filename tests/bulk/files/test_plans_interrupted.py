@@ -22,8 +22,8 @@ from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.jobs import claim as claims
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 

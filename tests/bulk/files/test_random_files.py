@@ -35,7 +35,7 @@ from zarrasync.bulk.files.ingestion import make_job, run_ingestion
 from zarrasync.bulk.files.parameters import Parameters, parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES
 from zarrasync.errors import ZarrError
 from zarrasync.stores import resolve

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,13 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import stores, sync
+from zarrasync.bulk.files.parameters import parameters_of
+from zarrasync.bulk.files.planning.make_plan import plan_job
+from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile, VariableHeader
 from zarrasync.errors import ShapeError, SourceFilesError
+from zarrasync.nodes.open_nodes import resolve_node
 
 xr = pytest.importorskip("xarray", reason="opens the files")
 pytest.importorskip("netCDF4", reason="writes the files")
@@ -96,3 +103,32 @@ async def test_large_variables_without_rows(api: Api, tmp_path: Path):
         await api(api.ingest(paths, {}, concat="time"))
     await api(api.ingest(paths, store := {}, concat="time", variables=["t2m"]))
     np.testing.assert_array_equal(sync.open_array(store, path="t2m")[:], expected.t2m)
+
+
+def test_many_files_are_compared_once():
+    """With coordinates that all files have as single values, work grows in proportion to the number of files."""
+    few, many = (planning_calls(count) for count in (40, 160))
+    assert many < 5 * few
+
+
+def planning_calls(count: int) -> int:
+    """Return the number of calls to plan files of one row each."""
+    time, lat = {"units": "days since 2000-01-01"}, np.arange(4.0)
+    headers = [
+        FileHeader(
+            SourceFile(f"/{number}.nc"),
+            {
+                "t2m": VariableHeader(("lat",), (4,), "<f4", {}),
+                "lat": VariableHeader(("lat",), (4,), "<f8", {}, is_coordinate=True, values=lat),
+                "time": VariableHeader((), (), "<i8", time, is_coordinate=True, values=np.array(number)),
+                "step": VariableHeader((), (), "<i8", {}, is_coordinate=True, values=np.array(6)),
+            },
+            {},
+        )
+        for number in range(count)
+    ]
+    handle, _ = resolve_node(stores.MemoryStore(), "", 3, None, None)
+    profile = cProfile.Profile()
+    plan = profile.runcall(plan_job, headers, Target(handle), parameters_of(files=[], store={}, concat="time"))
+    assert plan.rows == count
+    return pstats.Stats(profile).total_calls  # type: ignore[attr-defined]  # without types

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -22,10 +23,9 @@ from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import FileOptions, sync
 from zarrasync.bulk.files.sources import identify
-from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
-from zarrasync.bulk.files.sources.readers import OpenFiles
+from zarrasync.bulk.files.sources.readers import LocalCopies, OpenFiles
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 
@@ -198,20 +198,23 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
     with http_server(tmp_path) as server:
         files = find_files([f"{server}/{number}.nc" for number in range(40)], {})
         copies = LocalCopies({}, most_bytes=3500)
-        copies.fetch(files)
-        paths = [Path(copies.acquire(file)) for file in files]
+        kept = ExitStack()
+        paths = [Path(path) for path in kept.enter_context(copies.use(files, nullcontext()))]
+        assert paths == [Path(copies.acquire(file)) for file in files]
         assert all(path.exists() for path in paths)
-        for file in (*files, *files):
+        kept.close()
+        for file in files:
             copies.release(file)
         assert [path.exists() for path in paths] == [True] * 3 + [False] * 37  # those that are needed next
         assert Path(copies.acquire(files[3], for_values=True)).read_bytes() == bytes(1000)
         copies.release(files[3])  # over the limit: it has been read, so it is not needed any more
         assert len(list(paths[0].parent.glob("*.nc"))) == 3
-        copies.fetch(files[:3])
+        with copies.use(files[:3], nullcontext()) as again:
+            assert again == [str(path) for path in paths[:3]]
         assert [path.exists() for path in paths] == [True] * 3 + [False] * 37
         missing = SourceFile(f"{server}/missing.nc")
-        with pytest.raises(FileNotFoundError):
-            copies.fetch([files[1], missing])
+        with pytest.raises(FileNotFoundError), copies.use([files[1], missing], nullcontext()):
+            pass
         folder = paths[0].parent
         copies.close()
         assert not folder.exists()
@@ -260,7 +263,7 @@ def limit_space(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
 
 def fetch_and_die(url: str) -> None:
     copies = LocalCopies({})
-    copies.fetch([SourceFile(url)])
+    copies.acquire(SourceFile(url))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -274,7 +277,7 @@ def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, tempora
     (temporary / "zarrasync-scratch-of-others").mkdir()
     one, two = LocalCopies({}), LocalCopies({})
     for copies in (one, two):
-        copies.fetch([SourceFile(url)])
+        copies.acquire(SourceFile(url))
     assert len(list(temporary.glob("*/*.nc"))) == 2
     for copies in (one, two):
         copies.close()

@@ -14,7 +14,7 @@ from zarrasync import stores, sync
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError
 

@@ -22,10 +22,10 @@ from zarrasync import config, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
-from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, Segment
-from zarrasync.bulk.files.running import pool
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, FileVariable, Part, Segment
+from zarrasync.bulk.files.running import tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.errors import ChecksumError
@@ -38,7 +38,8 @@ from tests.support.netcdf import assert_same, joined, write_days
 
 def test_a_task_is_sent_without_the_files_of_others():
     count = 20_000
-    array = ArrayPlan("t", "rows", {}, axis=0, source_units={str(n): (f"days since {n}", "") for n in range(count)})
+    unusual = {str(n): FileVariable(("t",), (f"days since {n}", "")) for n in range(count)}
+    array = ArrayPlan("t", "rows", {}, axis=0, unusual=unusual)
     whole = ArrayPlan("w", "whole", {})
     files = [SourceFile(f"{n}.nc") for n in range(count)]
     segments = [Segment(4 * n, 4 * n + 4, count - 1 - n, 0) for n in range(count)]
@@ -47,10 +48,8 @@ def test_a_task_is_sent_without_the_files_of_others():
     own = plan.for_part(parts[5])
     assert [own.files[n].url for _, _, n, _ in own.segments] == ["19994.nc", "19993.nc"]
     assert [segment[:2] for segment in own.segments] == [(20, 24), (24, 26)]
-    assert [own.arrays[0].source_units[str(n)][0] for _, _, n, _ in own.segments] == [
-        "days since 19994",
-        "days since 19993",
-    ]
+    found = [own.arrays[0].in_file(n).units for _, _, n, _ in own.segments]
+    assert found == [("days since 19994", ""), ("days since 19993", "")]
     assert [array.name for array in own.arrays] == ["t"]
     assert len(pickle.dumps(own)) < 2000
     assert [array.name for array in plan.for_part(parts[-1]).arrays] == ["w"]
@@ -59,7 +58,7 @@ def test_a_task_is_sent_without_the_files_of_others():
 
 def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
     names = [item.name for item in fields(ArrayPlan) if item.default_factory is dict]
-    assert set(names) >= {"source_units", "source_orders"}
+    assert names == ["unusual"]
     numbered: dict[str, Any] = {name: {"5": name, "6": "another"} for name in names}
     array = ArrayPlan("t", "rows", {}, **numbered)
     own = array.for_files({3: 0, 5: 1})
@@ -70,13 +69,13 @@ def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
 async def test_only_headers_that_take_long_are_read_elsewhere(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool
 ):
-    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool.read_headers
+    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], tasks.read_headers
 
     def count(files: Any, *rest: Any) -> Any:
         elsewhere.extend(files)
         return read_headers(files, *rest)
 
-    monkeypatch.setattr(pool, "read_headers", count)
+    monkeypatch.setattr(tasks, "read_headers", count)
     with clock.replaced(ShiftedClock(0.01 if is_short else 100)), ThreadPoolExecutor(2) as executor:
         await api(api.ingest(paths, out := tmp_path / "out.zarr", concat="time", executor=executor))
     assert len(elsewhere) == (0 if is_short else 18)
@@ -200,7 +199,7 @@ def test_a_worker_keeps_the_files_of_few_jobs_open(tmp_path: Path):
     (path,) = write_days(tmp_path, [0])
     file, settings = identity_of(str(path), {}), config.get()
     ways = [ReaderOptions(dim=str(number)) for number in range(4)]
-    shared = pool.SharedFiles()
+    shared = tasks.SharedFiles()
     with shared.use(ways[0], settings) as first:
         for way in ways[1:]:
             with shared.use(way, settings) as files:

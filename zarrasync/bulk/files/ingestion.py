@@ -15,13 +15,13 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.planned_work import FilesWork, missing_credentials
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.planned_job import FilesWork, missing_credentials
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
+from zarrasync.bulk.files.running.tasks import FileWorkers
+from zarrasync.bulk.files.sources.datasets import register_preprocess
 from zarrasync.bulk.files.sources.headers import FileHeader
 from zarrasync.bulk.files.sources.identify import find_files
-from zarrasync.bulk.files.sources.preprocess import register_preprocess
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.reports import add_reports
@@ -75,15 +75,10 @@ def _run_group(parameters: Parameters, workers: FileWorkers, *, has_variables: b
     assert isinstance(counting, CountingStore)
     workers.check_stores(counting)
     name = f"ingest {job_name(job.handle.store, job.handle.path)}"
-    with job, report_progress(parameters.progress, 0, name) as progress:
+    with job.claim, report_progress(parameters.progress, 0, name) as progress:
         if not has_variables:
             return job.store_empty_group(workers)
-        report = job.run(
-            workers,
-            verify=parameters.verify,
-            unaligned=parameters.unaligned or job.handle.config.unaligned,
-            progress=progress,
-        )
+        report = job.run(workers, verify=parameters.verify, progress=progress)
     if workers.is_local:
         report.requests = counting.reset().requests
     return report

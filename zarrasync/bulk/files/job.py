@@ -8,25 +8,24 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
 from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files, unread_files
+from zarrasync.bulk.files.planning.fitting import add_stored_forms
 from zarrasync.bulk.files.planning.make_plan import plan_job
-from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
 from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
-from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
-from zarrasync.bulk.files.running.tasks import with_disjoint_tasks
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.engines import is_zarr
-from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, ReaderOptions, SourceFile
+from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.job_progress import JobProgress
@@ -46,7 +45,6 @@ from zarrasync.nodes.functions import open_group
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
-from zarrasync.transfer.unaligned import Unaligned
 
 _MILDER: dict[str, Any] = {"on_duplicate": "skip", "on_gap": "report"}
 """What a check of files does instead of an error, so that it finds the other problems as well."""
@@ -56,13 +54,16 @@ T = TypeVar("T")
 class Job:
     """A job with many files. All methods block.
 
-    ``run`` keeps other jobs away from the destination until the context of the job ends.
+    ``run`` keeps other jobs away from the destination until the context of the claim ends.
 
     Args:
         files: The files.
         handle: The location of the destination, in a ``CountingStore`` or another store.
         parameters: The parameters.
         missing: The reasons for files that were named but do not exist, and are left out.
+
+    Attributes:
+        claim: The claim of the destination.
     """
 
     def __init__(
@@ -79,14 +80,9 @@ class Job:
         self._files, others = [*distinct.values()], len(files) - len(distinct)
         self._notes = [f"{counted(others, 'file')} left out: other names of the same files"] * bool(others)
         self._parameters, self._mode, self._wait = parameters, parameters.mode, parameters.wait
-        self._claim = Claim(handle.store.notes, handle.path)
+        self.claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
         self._bad = dict(missing)
-
-    @property
-    def reader(self) -> ReaderOptions:
-        """How the files are opened."""
-        return self._parameters.reader
 
     def groups(self, workers: FileWorkers) -> dict[str, bool]:
         """Return the paths of the groups in the file of this job, parents first, and whether each one has variables.
@@ -96,12 +92,12 @@ class Job:
         parameters = self._parameters
         if parameters.dim or parameters.reader.variables or parameters.is_one_group:
             return {"": True}
-        found = workers.local_files(self.reader, self.handle.config).groups(*self._files)
+        found = workers.local_files(self._parameters.reader, self.handle.config).groups(*self._files)
         return found if any(found.values()) else {"": True}
 
     def store_empty_group(self, workers: FileWorkers) -> FilesReport:
         """Store the group of a file that has no variables: its attributes."""
-        (header,) = workers.headers(self._files, self.reader, self.handle.config)
+        (header,) = workers.headers(self._files, self._parameters.reader, self.handle.config)
         if header.error is not None:
             raise header.error
 
@@ -127,34 +123,24 @@ class Job:
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._claim.__exit__(kind, error, trace)
-
     def run(
         self,
         workers: FileWorkers,
         *,
         verify: bool = False,
-        unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> FilesReport:
-        """Plan the job, run its tasks, and publish the result. Call it in the context of the job.
+        """Plan the job, run its tasks, and publish the result. Call it in the context of the claim.
 
         Args:
             workers: Where to read headers and run tasks.
             verify: Whether to compare stored values with the files.
-            unaligned: Whether tasks may share chunks.
             progress: The progress of the job, whose size is set after planning.
         """
         begin = clock.monotonic()
-        self._claim.acquire(self._wait)
+        self.claim.acquire(self._wait)
         if not workers.is_local:
-            self._claim.folder.is_own = False
+            self.claim.folder.is_own = False
         while True:
             with in_terms_of(*self._advice):
                 job, report = self._plan(workers, is_short=workers.is_local)
@@ -162,18 +148,18 @@ class Job:
                 progress.report = report
             if job is None:
                 break
-            permit = None if workers.is_local else self._claim.permit()
+            permit = None if workers.is_local else self.claim.permit()
             try:
-                job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
+                job.run_tasks(workers, report, permit, verify=verify, progress=progress)
             except SourceFilesError as error:
-                complete_earlier_job(self._claim, self.handle)  # which restores rows that should have moved
+                complete_earlier_job(self.claim, self.handle)  # which restores rows that should have moved
                 if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():
                     raise
                 self._bad.update(error.files)  # which only the values show: plan the others again
                 continue
             job.complete(verify=verify)
             if job.plan.moved is not None:
-                drop_kept(self._claim, self.handle)
+                drop_kept(self.claim, self.handle)
             break
         report.seconds = clock.monotonic() - begin
         return report
@@ -203,25 +189,25 @@ class Job:
                 f"a plan cannot be made for {self.handle.store!r}, because other processes cannot continue this session; pass "
                 "the URL of the repository, or ingest the files in one call"
             )
-        self._claim.folder.check_marks()
-        in_progress = self._claim.planned().get("plan")
+        self.claim.folder.check_marks()
+        in_progress = self.claim.planned().get("plan")
         if in_progress:  # the process may have been killed before it returned the plan
             with in_terms_of(*self._advice):
                 job, report, _, _ = self._make_plan(workers)
             if job is not None and job.plan.digest == in_progress:
                 save(job.plan, report)
                 return job.plan, report
-        with self._claim:
-            self._claim.acquire(self._wait)
-            self._claim.folder.is_own = False
+        with self.claim:
+            self.claim.acquire(self._wait)
+            self.claim.folder.is_own = False
             with in_terms_of(*self._advice):
                 job, report = self._plan(workers, save)
             if job is not None:
                 job.prepare()
                 job.forget_finish()
                 if transaction is not None:
-                    self._claim.folder.save_transaction(transaction.state())
-                self._claim.plan_only()
+                    self.claim.folder.save_transaction(transaction.state())
+                self.claim.plan_only()
         return None if job is None else job.plan, report
 
     def check(self, workers: FileWorkers) -> CheckReport:
@@ -229,21 +215,20 @@ class Job:
         begin, report = clock.monotonic(), CheckReport(files=len(self._files), notes=list(self._notes))
         refusals = {name: milder for name, milder in _MILDER.items() if getattr(self._parameters, name) == "error"}
         parameters = replace(self._parameters, on_bad_file="skip", **refusals)
-        headers = workers.headers(self._files, self.reader, self.handle.config, self.reader.variables)
+        headers = workers.headers(self._files, self._parameters.reader, self.handle.config)
         report.bad_files = {**self._bad, **unread_files(headers)}
         try:
             choice = choose_files(headers, Target(self.handle), parameters)
         except SourceFilesError as error:
-            report.bad_files |= error.files
+            choice, report.bad_files = Choice(), {**report.bad_files, **error.files}
         except (ShapeError, CodecError) as error:
-            report.left_out = [str(error)]
-        else:
-            report.bad_files |= choice.bad_files
-            if choice.plan is not None:
-                report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
-                report.notes += choice.plan.notes
+            choice, report.left_out = Choice(), [str(error)]
+        report.bad_files |= choice.bad_files
+        if choice.plan is not None:
+            report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
+            report.notes += choice.plan.notes
             good = [own for own in headers if own.file.name not in report.bad_files]
-            for name in refusals if good else ():
+            for name in refusals:
                 refusing: Any = {name: "error"}
                 try:
                     plan_job(good, Target(self.handle), replace(parameters, **refusing))
@@ -254,22 +239,6 @@ class Job:
         return report
 
     # -------------------------------------------------------------- planning
-
-    def _choose(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> Choice:
-        """Read the headers of files, and compare them with the destination. Return the plan, and the files without rows."""
-        parameters, config = self._parameters, self.handle.config
-        if target.group is not None:
-            small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
-            self._run(read_constants(target, parameters.dim, small))
-        headers = workers.headers(files, parameters.reader, config, parameters.reader.variables)
-
-        def prepare(header: FileHeader) -> None:
-            if target.group is not None:
-                read = partial(workers.local_files(parameters.reader, config).read, header.file)
-                target.stored_forms.clear()
-                add_stored_forms(target, header, read)
-
-        return choose_files(headers, target, parameters, prepare)
 
     def _plan(
         self,
@@ -284,25 +253,25 @@ class Job:
         that will be replaced is not changed before all headers were read.
         """
         is_replaced = self._mode == "w"
-        notes = [] if is_replaced else complete_earlier_job(self._claim, self.handle)
+        notes = [] if is_replaced else complete_earlier_job(self.claim, self.handle)
         job, report, files, target = self._make_plan(workers)
         report.notes[:0] = notes
         if job is None:
             return None, report
-        complete_earlier_job(self._claim, self.handle, is_replaced=is_replaced)
+        complete_earlier_job(self.claim, self.handle, is_replaced=is_replaced)
         plan = job.plan
         if self._transaction is None:
             self._check_unfinished(plan)
-        is_another = self._transaction is not None or self._claim.found.get("plan") != plan.digest
+        is_another = self._transaction is not None or self.claim.found.get("plan") != plan.digest
         if is_another:
-            self._claim.folder.forget_tasks()
+            self.claim.folder.forget_tasks()
         save(plan, report)
         if is_another and self._mode == "w":
             self._erase()
         if plan.is_new:
             self._refuse_members(plan)
         is_short = is_short and not plan.is_new and len(plan.parts) <= 1 and plan.moved is None
-        (self._claim.note if is_short else self._claim.update)(
+        (self.claim.note if is_short else self.claim.update)(
             plan=plan.digest,
             is_new=plan.is_new,
             arrays=[array.name for array in plan.arrays],
@@ -311,7 +280,7 @@ class Job:
             request=self._request,
         )
         if plan.moved is not None:
-            cut_before_moved(plan, target, self._claim)
+            cut_before_moved(plan, target, self.claim)
         return job, report
 
     def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile], Target]:
@@ -337,39 +306,48 @@ class Job:
                 report.notes.append(f"preprocess is {names[0]}, but the dataset was created with {names[1]}")
             if target.arrays and not parameters.append and parameters.region is None:
                 self._refuse_existing(target, files)
-        choice = self._choose(workers, [file for file in files if file.name not in self._bad], target)
+        small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
+        if target.group is not None:
+            self._run(read_constants(target, parameters.dim, small))
+        config = self.handle.config
+        headers = workers.headers([file for file in files if file.name not in self._bad], parameters.reader, config)
+
+        def prepare(header: FileHeader) -> None:
+            if target.group is not None:
+                read = partial(workers.local_files(parameters.reader, config).read, header.file)
+                target.stored_forms.clear()
+                add_stored_forms(target, header, read, small)
+
+        choice = choose_files(headers, target, parameters, prepare)
         report.bad_files = {**self._bad, **choice.bad_files}
         report.left_out = [f"{name}: left out: {reason}" for name, reason in report.bad_files.items()] + choice.late
         plan = choice.plan
         if plan is None:
             return None, report, files, target
-        if self._transaction is not None:
-            plan = with_disjoint_tasks(plan)
         report.files, report.rows, report.notes = len(plan.files), plan.rows, [*report.notes, *plan.notes]
         report.left_out += plan.left_out
         plan = replace(plan, left_out=report.left_out)
-        job = PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction)
+        job = PlannedJob(plan, target.handle, self.claim, self._wait, transaction=self._transaction)
         return job, report, files, target
 
     # -------------------------------------------------------------- checks
 
     def _check_destination(self, target: Target) -> None:
-        needs = self._parameters.region is not None
-        if self._mode == "r+" or needs:
-            if target.group is None:
-                raise NodeNotFoundError(
-                    f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}",
-                    path=self.handle.path,
-                    store=repr(self.handle.store),
-                )
-        elif self._mode == "w-" and target.group is not None:
+        needs, is_there = self._parameters.region is not None, target.group is not None
+        if (self._mode == "r+" or needs) and not is_there:
+            raise NodeNotFoundError(
+                f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}",
+                path=self.handle.path,
+                store=repr(self.handle.store),
+            )
+        if self._mode == "w-" and is_there:
             raise self._exists("a group exists at {place}; pass mode='w' to replace it")
-        if target.group is not None and target.journal.dim not in ("", self._parameters.dim):
+        if is_there and target.journal.dim not in ("", self._parameters.dim):
             raise self._exists(
                 f"the files of {{place}} were joined along {target.journal.dim!r}; pass concat={target.journal.dim!r}"
             )
-        is_same = not target.journal.parameters or target.journal.parameters == self._parameters.digest
-        if target.group is not None and not self._parameters.append and not needs and not is_same:
+        is_same = target.journal.parameters in ("", self._parameters.digest)
+        if is_there and not self._parameters.append and not needs and not is_same:
             raise self._exists(
                 "{place} contains files that were ingested with other parameters (chunks, encoding, variables or decode); "
                 "pass mode='w' to replace them, or append=True instead of these parameters to add files with the existing layout"
@@ -404,7 +382,7 @@ class Job:
 
     def _check_unfinished(self, plan: FilesPlan) -> None:
         """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""
-        found = self._claim.found
+        found = self.claim.found
         if plan.is_new and self._mode != "w" and found.get("is_new") and found.get("plan") != plan.digest:
             if found.get("request") == self._request:  # of which files were found to be bad, or have changed since
                 self._run(erase_arrays(self.handle, found.get("arrays", ())))
@@ -429,7 +407,7 @@ class Job:
         paths = [join(self.handle.path, array.name) for array in plan.arrays]
         nodes = self._run(find_all(self.handle, paths, (self.handle.format,), strict=False))
         for path, node in zip(paths, nodes, strict=True):
-            if node is not None and self._claim.found.get("plan") != plan.digest:
+            if node is not None and self.claim.found.get("plan") != plan.digest:
                 raise self._exists(
                     f"a node exists at /{path}, although {{place}} has no arrays; pass mode='w' to replace it"
                 )
@@ -439,8 +417,8 @@ class Job:
     def _erase(self) -> None:
         """Erase the dataset that is replaced, or what an interrupted job has left."""
         self._run(erase_node(self.handle))
-        if self._claim.found.get("is_new"):
-            self._run(erase_arrays(self.handle, self._claim.found.get("arrays", ())))
+        if self.claim.found.get("is_new"):
+            self._run(erase_arrays(self.handle, self.claim.found.get("arrays", ())))
 
 
 def _text(files: Sequence[SourceFile]) -> str:

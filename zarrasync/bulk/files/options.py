@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from zarrasync._util.records import TRANSIENT
 from zarrasync.metadata.create import DEFAULT, check_options
 
 
@@ -42,7 +43,7 @@ class FileOptions:
     engine_options: Mapping[str, Any] = field(
         default_factory=dict, repr=False, hash=False
     )  # which may contain credentials
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False, metadata=TRANSIENT)
 
     def __post_init__(self) -> None:
         if self.labels is not None and not isinstance(self.labels, str):

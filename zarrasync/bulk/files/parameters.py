@@ -36,7 +36,6 @@ class Parameters:
         preprocess: As users pass it; in a job the name and the digest of the function, see ``register_preprocess``.
         tasks: The number of tasks; 0 for a default.
         wait: Seconds to wait for another job that writes the same dataset.
-        unaligned: Whether tasks may share chunks. Default: the setting.
         small_bytes: The largest size of values that are read with the headers.
         start_method: How processes start; see ``engine_of``.
         inserts: Whether this job can insert rows.
@@ -69,7 +68,6 @@ class Parameters:
     config: Any = None
     tasks: int = 0
     wait: float = 600.0
-    unaligned: Any = None
     small_bytes: int = SMALL_BYTES
     start_method: str = "spawn"
     inserts: bool = True

@@ -1,9 +1,11 @@
-"""The rows of many files on one axis: order, repeated and missing labels, late rows, and the place of each row. No IO."""
+"""The rows of many files on one axis: order, repeated and missing labels, late rows, reserved rows, and the place of each row. No IO."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,8 +15,11 @@ from zarrasync.bulk.files.parameters import OnDuplicate
 from zarrasync.bulk.files.records.plan import STORED, Segment
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
+from zarrasync.metadata.conventions.cf_times import TimeUnits, convert_numbers
 
 Labels: TypeAlias = npt.NDArray[Any]
+RESERVED = -2
+"""The number of the source of rows that are laid out without values."""
 _LARGEST = np.iinfo("i8").max
 _GAP = 1.5
 """Steps longer than the usual step by this factor are gaps."""
@@ -24,32 +29,62 @@ _NEAR = 1e-6
 """Steps shorter than this part of the usual step are probably one label, rounded in two ways."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Axis:
     """The result of merging the rows of files.
 
     Attributes:
-        segments: The rows to write, sorted by their place in the destination. Existing rows that move are segments of the source
-            ``STORED``.
-        length: The length of the axis afterwards.
+        source: For each row of the axis afterwards the number of its file, ``STORED``, or ``RESERVED`` if it is laid out
+            without values.
+        row: The row in the file, or in the destination before.
         moved: The first existing row that moves, because rows of files are inserted before it; ``None`` if none does.
         late: For each file with such rows, the first existing row after them.
-        reserved: The rows that are laid out without values.
+        places: The row of each existing row afterwards.
+        ends: For each file the row after its last label, also if its rows are left out.
         skipped: The numbers of the files with rows that are left out, because the destination has them.
         duplicates: The number of rows of files that were left out, or replaced by a row of a later file.
         gaps: The labels before and after each gap.
         near: The pairs of labels that nearly repeat each other.
     """
 
-    segments: tuple[Segment, ...]
-    length: int
+    source: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
     moved: int | None = None
     late: Mapping[int, int] = field(default_factory=dict)
-    reserved: tuple[Segment, ...] = ()
+    places: Sequence[int] | npt.NDArray[Any] = ()
+    ends: Sequence[int] = ()
     skipped: frozenset[int] = frozenset()
     duplicates: int = 0
     gaps: tuple[tuple[Any, Any], ...] = ()
     near: tuple[tuple[Any, Any], ...] = ()
+
+    @property
+    def length(self) -> int:
+        """The length of the axis afterwards."""
+        return len(self.source)
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The rows to write, in order. Existing rows that move are segments of the source ``STORED``."""
+        is_moved = np.arange(self.length) >= (self.length if self.moved is None else self.moved)
+        return self._runs((self.source >= 0) | ((self.source == STORED) & is_moved))
+
+    @cached_property
+    def reserved(self) -> tuple[Segment, ...]:
+        """The rows that are laid out without values."""
+        return self._runs(self.source == RESERVED)
+
+    def _runs(self, chosen: npt.NDArray[np.bool_]) -> tuple[Segment, ...]:
+        """Return runs of chosen rows that are consecutive in the destination and in one file."""
+        place = np.flatnonzero(chosen)
+        if not len(place):
+            return ()
+        source, row = self.source[place], self.row[place]
+        breaks = (np.diff(place) != 1) | (np.diff(source) != 0) | (np.diff(row) != 1)
+        starts = np.r_[0, np.flatnonzero(breaks) + 1]
+        lengths = np.diff(np.r_[starts, len(place)])
+        columns = (place[starts], place[starts] + lengths, source[starts], row[starts])
+        return tuple(map(Segment._make, zip(*(column.tolist() for column in columns), strict=True)))
 
 
 class RepeatedLabelsError(ShapeError):
@@ -64,23 +99,21 @@ class RepeatedLabelsError(ShapeError):
         self.files = files
 
 
-def stack_rows(counts: Sequence[int], start: int = 0, places: Mapping[int, int] | None = None) -> Axis:
+def stack_rows(counts: Sequence[int], length: int, places: Mapping[int, int]) -> Axis:
     """Return rows without labels, in the order of the files.
 
     Args:
         counts: The number of rows of each file.
-        start: The first free row of the destination.
+        length: The number of rows of the destination.
         places: The first row of files that replace existing rows, by the number of the file.
     """
-    segments, places = [], places or {}
-    length = start
-    for source, count in enumerate(counts):
-        first = places.get(source, length)
-        if count:
-            segments.append(Segment(first, first + count, source, 0))
-        if source not in places:
-            length += count
-    return Axis(tuple(sorted(segments)), length)
+    added = sum(count for number, count in enumerate(counts) if number not in places)
+    source, row = np.full(length + added, STORED), np.arange(length + added)
+    for number, count in enumerate(counts):
+        first = places.get(number, length)
+        source[first : first + count], row[first : first + count] = number, np.arange(count)
+        length += 0 if number in places else count
+    return Axis(source, row)
 
 
 def merge_rows(
@@ -142,24 +175,26 @@ def merge_rows(
     early, before = ~exists & (place < rows.count), place.copy()
     place += np.cumsum(~exists) - ~exists  # the new rows before
     kept = ~is_stored | (on_duplicate == "replace") | only_existing
-    source, row, moved = rows.source[chosen] - 1, rows.row[chosen], None
-    parts: list[tuple[npt.NDArray[Any], ...]] = [(place[kept], source[kept], row[kept])]
-    if early.any():
-        moved = int(before[early][0])
-        tail = np.arange(moved, rows.count)
-        new = tail + np.searchsorted(keys[~exists], rows.keys[tail])
-        is_kept = ~np.isin(new, place[kept])
-        parts.append((new[is_kept], np.full(int(is_kept.sum()), STORED), tail[is_kept]))
+    number, row = rows.source[chosen] - 1, rows.row[chosen]
+    places = np.arange(rows.count) + np.searchsorted(keys[~exists], rows.keys[: rows.count])
+    length = rows.count + int(np.count_nonzero(~exists))
+    source, own = np.full(length, STORED), np.zeros(length, "i8")
+    own[places] = np.arange(rows.count)
+    source[place[kept]], own[place[kept]] = number[kept], row[kept]
+    last, after = np.zeros(len(labels), "i8"), np.sort(np.concatenate([rows.keys[: rows.count], keys[~exists]]))
+    np.maximum.at(last, rows.source[rows.count :] - 1, np.searchsorted(after, rows.keys[rows.count :]) + 1)
     gaps, near = _unusual_steps(rows, chosen[~exists])
     return Axis(
-        _segments(*(np.concatenate(column) for column in zip(*parts, strict=True))),
-        rows.count + int(np.count_nonzero(~exists)),
-        moved,
-        dict(zip(source[early][::-1].tolist(), before[early][::-1].tolist(), strict=True)),
-        skipped=frozenset(source[~kept].tolist()),
-        duplicates=len(repeats) + int(np.count_nonzero(~kept)),
-        gaps=gaps,
-        near=near,
+        source,
+        own,
+        int(before[early][0]) if early.any() else None,
+        dict(zip(number[early][::-1].tolist(), before[early][::-1].tolist(), strict=True)),
+        places,
+        last.tolist(),
+        frozenset(number[~kept].tolist()),
+        len(repeats) + int(np.count_nonzero(~kept)),
+        gaps,
+        near,
     )
 
 
@@ -252,21 +287,6 @@ class _Rows:
         return direction or 1
 
 
-def _segments(place: npt.NDArray[Any], source: npt.NDArray[Any], row: npt.NDArray[Any]) -> tuple[Segment, ...]:
-    """Return runs of rows that are consecutive in the destination and in one file."""
-    if not len(place):
-        return ()
-    order = np.argsort(place, kind="stable")
-    place, source, row = place[order], source[order], row[order]
-    breaks = (np.diff(place) != 1) | (np.diff(source) != 0) | (np.diff(row) != 1)
-    starts = np.r_[0, np.flatnonzero(breaks) + 1]
-    stops = np.r_[starts[1:], len(place)]
-    return tuple(
-        Segment(int(place[a]), int(place[a]) + int(b - a), int(source[a]), int(row[a]))
-        for a, b in zip(starts, stops, strict=True)
-    )
-
-
 def _unusual_steps(
     rows: _Rows, new: npt.NDArray[Any]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
@@ -291,3 +311,91 @@ def _unusual_steps(
         return tuple((rows.label(numbers[at]), rows.label(numbers[at + 1])) for at in np.flatnonzero(places))
 
     return labels(gap), labels(near)
+
+
+# ------------------------------------------------------------------ labels of reserved rows
+
+
+_DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ]([\d:.]+))?)?)?")
+_STEP = re.compile(r"(\d+)\s*(s|min|h|d|w|M|MS|Y|YS)", re.IGNORECASE)
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MOST_ROWS = 100_000_000
+
+
+def reserved_labels(text: str, units: TimeUnits | None) -> tuple[npt.NDArray[Any], TimeUnits | None]:
+    """Return labels from a first one to a last one, and their units.
+
+    Args:
+        text: The first label, the last one and the step between them, with slashes. A last label without a time of day means
+            the whole day, month or year.
+        units: The units of times; ``None`` if the labels are numbers.
+
+    Raises:
+        ValueError: If this is not such a range.
+    """
+    try:
+        first, last, step = text.split("/")
+        if units is not None and units.calendar:
+            found: tuple[npt.NDArray[Any], TimeUnits | None] = _times(first.strip(), last.strip(), step.strip(), units)
+        else:
+            a, b, width = float(first), float(last), float(step)
+            values = a + width * np.arange(int((b - a) / width + 1e-9) + 1)
+            found = (values.astype("i8") if (values % 1 == 0).all() else values), None
+    except (ValueError, ZeroDivisionError, AttributeError) as error:
+        example = "'2024-01-01/2024-12-31/6h'" if units is not None else "'0/100/5'"
+        raise ValueError(
+            f"reserve={text!r} is not a first label, a last one and a step such as {example}: {error}; steps of times are "
+            "numbers of s, min, h, D, W, MS (months) or YS (years)"
+        ) from error
+    if not len(found[0]):
+        raise ValueError(f"reserve={text!r} has no rows, because the last label comes before the first one")
+    return found
+
+
+def _times(first: str, last: str, step: str, units: TimeUnits) -> tuple[npt.NDArray[Any], TimeUnits]:
+    (start, rest, _), (end, last_rest, length), (count, name) = _date(first), _date(last), _step(step)
+    origin = TimeUnits(f"seconds since {_text(start, rest)}", units.calendar)
+
+    def seconds(month: int, rest: str, number: int = 0, unit: str = "seconds") -> int:
+        """Return the seconds from the first label to a number of units after a date."""
+        own = TimeUnits(f"{unit} since {_text(month, rest)}", units.calendar)
+        return int(convert_numbers(np.array([number]), own, origin)[0])
+
+    if length < 10:  # a month or a year
+        stop = seconds(end + (1 if length == 7 else 12), last_rest)
+    else:
+        stop = seconds(end, last_rest, 1, "days" if length == 10 else "seconds")
+    if name in _SECONDS:
+        width = count * _SECONDS[name]
+        _check_size(stop / width)
+        return np.arange(0, stop, width), origin
+    months, numbers = count * (12 if name[0] == "y" else 1), list[int]()
+    while (number := seconds(start + len(numbers) * months, rest)) < stop:
+        numbers.append(number)
+        _check_size(len(numbers))
+    return np.array(numbers, "i8"), origin
+
+
+def _check_size(count: float) -> None:
+    if count > _MOST_ROWS:
+        raise ValueError(f"it has more than {_MOST_ROWS:,} rows")
+
+
+def _step(text: str) -> tuple[int, str]:
+    found = _STEP.fullmatch(text)
+    if found is None or not int(found[1]) or text.endswith("m"):  # minutes or months
+        raise ValueError(f"the step {text!r} is unknown")
+    return int(found[1]), found[2].lower()
+
+
+def _date(text: str) -> tuple[int, str, int]:
+    """Return the number of the month of a date, counted from year 0, the rest of the date, and the length of its text."""
+    found = _DATE.fullmatch(text)
+    if found is None or not 1 <= int(found[2] or 1) <= 12:
+        raise ValueError(f"{text!r} is not a date")
+    rest = f"-{int(found[3] or 1):02} {found[4] or '00:00:00'}"
+    return 12 * int(found[1]) + int(found[2] or 1) - 1, rest, len(text)
+
+
+def _text(month: int, rest: str) -> str:
+    return f"{month // 12:04}-{month % 12 + 1:02}{rest}"

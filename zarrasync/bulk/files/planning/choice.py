@@ -11,18 +11,17 @@ from typing import Any
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import merge_rows
 from zarrasync.bulk.files.planning.compare import PACKING, digest_of
-from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
-from zarrasync.bulk.files.planning.layout import check_dimension
-from zarrasync.bulk.files.planning.make_plan import plan_job
-from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label, with_dimensions
+from zarrasync.bulk.files.planning.fitting import check_files
+from zarrasync.bulk.files.planning.make_plan import check_dimension, plan_job
+from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label
 from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.journal import sources_key
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.records.source_values import sources_key
 from zarrasync.bulk.files.records.target import Target
-from zarrasync.bulk.files.sources.content import bad_files_error
+from zarrasync.bulk.files.sources.content import bad_files_error, reason_of
 from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile
 from zarrasync.display.text import counted
-from zarrasync.errors import CodecError, NodeExistsError, ShapeError, SourceFilesError
+from zarrasync.errors import CodecError, NodeExistsError, ShapeError
 from zarrasync.model.paths import join
 
 
@@ -69,17 +68,15 @@ def choose_files(
         try:
             _plan(choice, [headers[n] for n in good], target, parameters, prepare)
         except (ShapeError, CodecError) as error:
-            found, reasons = _find_unfit([headers[n] for n in good], target, parameters, prepare)
-            is_feed = parameters.append and target.group is not None and parameters.on_bad_file == "skip"
-            if not found or (len(found) == len(good) and len(reasons) == 1 and not is_feed):
-                failure = error  # which is not about single files
-            bad.update((good[n], own) for n, own in found.items() if failure is None)
+            unfit = _find_unfit([headers[n] for n in good], target, parameters, prepare)
+            failure = None if unfit else error  # which is not about single files
+            bad.update((good[n], own) for n, own in unfit.items())
     good = [n for n in good if n not in bad]
     if bad and (parameters.on_bad_file == "error" or not (good or parameters.append)):
         raise bad_files_error({headers[n].file.name: bad[n] for n in sorted(bad)}, len(headers))
     if failure is not None:
         raise failure
-    choice.bad_files = {headers[n].file.name: _reason(headers[n], bad[n]) for n in sorted(bad)}
+    choice.bad_files = {headers[n].file.name: reason_of(headers[n].file.name, bad[n]) for n in sorted(bad)}
     if bad and good:
         _plan(choice, [headers[n] for n in good], target, parameters, prepare)
     return choice
@@ -87,11 +84,8 @@ def choose_files(
 
 def unread_files(headers: Sequence[FileHeader]) -> dict[str, str]:
     """Return the reason for each file whose header cannot be read, by name."""
-    return {header.file.name: _reason(header, header.error) for header in headers if header.error is not None}
-
-
-def _reason(header: FileHeader, error: Exception) -> str:
-    return error.files.get(header.file.name, str(error)) if isinstance(error, SourceFilesError) else str(error)
+    names = {header.file.name: header.error for header in headers if header.error is not None}
+    return {name: reason_of(name, error) for name, error in names.items()}
 
 
 def _plan(
@@ -118,39 +112,30 @@ def _plan(
 
 def _find_unfit(
     headers: Sequence[FileHeader], target: Target, parameters: Parameters, prepare: Callable[[FileHeader], None]
-) -> tuple[dict[int, Exception], set[str]]:
-    """Return the files that do not fit into the destination, or the structure that most files have.
+) -> dict[int, Exception]:
+    """Return the error of each file that does not fit into the destination, or the structure that most files have.
 
-    Returns:
-        The error of each such file, and the different reasons without the names of files.
+    If a file with this structure does not fit either, the cause is common to all files, and none is returned. For an existing
+    destination, all files must have the structure. A feed that skips bad files leaves them out in any case.
     """
     own = replace(parameters, on_duplicate="skip", on_gap="ignore", region=None, reserve=None)
-    common: list[FileHeader] = []
-    if target.group is None:
-        signatures = [_signature(header, parameters.dim) for header in headers]
-        (most, _), *_ = Counter(signatures).most_common(1)
-        common = [headers[signatures.index(most)]]
-    found, reasons = dict[int, Exception](), set[str]()
+    signatures = [_signature(header, parameters.dim) for header in headers]
+    usual, count = Counter(signatures).most_common(1)[0]
+    model, is_new, found = signatures.index(usual), target.group is None, dict[int, Exception]()
     for number, header in enumerate(headers):
         prepare(header)
-        pair, variables = [*common, header] if common != [header] else [header], None
+        pair = [headers[model], header] if is_new and number != model else [header]
         try:
             variables = Variables(pair, target, own)
-            check_variables(variables)
-            check_destination(variables)
+            check_files(variables)
             labels = find_labels(variables)
             if labels is not None:
                 show = partial(show_label, variables)
                 merge_rows(labels, [item.file.name for item in pair], target.labels, on_duplicate="skip", show=show)
         except (ShapeError, CodecError) as error:
             found[number] = error
-            if variables is not None and isinstance(error, ShapeError):
-                found[number] = with_dimensions(error, variables)
-            text = str(found[number])
-            for item in pair:
-                text = text.replace(item.file.name, "")
-            reasons.add(text)
-    return found, reasons
+    is_skipped = not is_new and parameters.append and parameters.on_bad_file == "skip"
+    return {} if model in found and (is_new or count == len(found) == len(headers)) and not is_skipped else found
 
 
 def _signature(header: FileHeader, dim: str) -> tuple[Any, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrasync.bulk.checksum import value_checksum, value_kind
+from zarrasync.bulk.files.sources.conversions import convert_times
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.sources.times import convert_times
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET, SCALE, SCALING
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, duration_units, units_of
@@ -51,11 +51,13 @@ def find_single_rows(headers: Sequence[FileHeader], dim: str) -> list[bool]:
     return are_single
 
 
-def is_equal(one: Any, other: Any) -> bool:
-    """Return whether two values or arrays are equal, also if they are NaN."""
+def is_equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    """Return whether two values or arrays are equal, also if they are NaN; numbers also with differences up to a tolerance."""
     a, b = np.asarray(one), np.asarray(other)
     if a.shape != b.shape:
         return False
+    if tolerance > 0 and {a.dtype.kind, b.dtype.kind} <= {*"iuf"}:
+        return bool(np.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True))
     if a.dtype.kind in "fc" or b.dtype.kind in "fc":
         try:
             return bool(np.array_equal(a, b, equal_nan=True))
@@ -64,93 +66,192 @@ def is_equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(a, b))
 
 
-def check_fit(
-    name: str,
-    header: VariableHeader,
-    url: str,
-    like: VariableHeader,
-    like_url: str,
-    axis: int | None,
-    *,
-    any_dtype: bool = False,
-    is_stored: bool = False,
-    ignored: Collection[str] = (),
-) -> None:
-    """Check that a variable of a file continues the same variable of another file or of the destination.
+@dataclass(frozen=True)
+class Comparison:
+    """Checks whether a variable of a file continues the same variable of another file or of the destination.
 
-    Args:
+    Attributes:
         name: The name of the variable.
-        header: The variable in the file.
-        url: The file.
-        like: The variable that it must fit.
-        like_url: The other file, or the destination.
         axis: The axis along which sizes may differ.
         any_dtype: Whether the values are converted to another data type anyway.
-        is_stored: Whether the other variable is an array of the destination, which keeps its metadata.
+        is_needed: Whether the variable labels an axis of others, so that it cannot be left out.
         ignored: The names of attributes that may differ.
-
-    Raises:
-        ShapeError: If it does not fit.
+        tolerance: The largest difference between equal values.
     """
-    sizes = [size for number, size in enumerate(header.shape) if number != axis]
-    like_sizes = [size for number, size in enumerate(like.shape) if number != axis]
-    if header.dims != like.dims or sizes != like_sizes:
-        raise ShapeError(
-            f"{name!r} has the dimensions {_sizes(header)} in {url}, but {_sizes(like)} in {like_url}",
-            found=header.shape,
-            wanted=like.shape,
-        )
-    are_times = units_of(header.attributes) is not None and units_of(like.attributes) is not None  # checked one by one
-    if header.dtype != like.dtype and not any_dtype and not are_times and not _is_safe(header.dtype, like.dtype):
-        raise ShapeError(
-            f"{name!r} has the data type {_type_name(header)} in {url}, but {_type_name(like)} in {like_url}; "
-            + _hint_for_types(name, header, like, is_stored=is_stored)
-        )
-    differing: list[tuple[str, ...]] = [
-        (key,) for key in SCALING if not is_same_attribute(header.attributes, like.attributes, key)
-    ]
-    if not differing and _missing_numbers(header.attributes) != _missing_numbers(like.attributes):
-        differing = [MISSING_NUMBERS]
-    for keys in differing:
-        raise ShapeError(
-            f"{name!r} has {_text_of(header, keys)} in {url}, but {_text_of(like, keys)} in {like_url}, so its stored numbers "
-            f"have another meaning; {_hint_for_packing(keys[0], like, is_stored=is_stored)}"
-        )
-    hint = "make the files agree first, or pass source=FileOptions(ignore_attributes=[{}]) to keep the first"
-    for key in (key for key in _CODES if key not in ignored):
-        both = key in header.attributes and key in like.attributes
-        if both and not is_same_attribute(header.attributes, like.attributes, key):
+
+    name: str
+    axis: int | None = None
+    any_dtype: bool = False
+    is_needed: bool = False
+    ignored: Collection[str] = ()
+    tolerance: float = 0.0
+
+    def check(self, header: VariableHeader, like: VariableHeader) -> set[str]:
+        """Check that a variable fits.
+
+        Args:
+            header: The variable in a file.
+            like: The variable in another file, or in the destination, which keeps its metadata.
+
+        Returns:
+            The names of other attributes that describe the variables differently, and of units that only one has.
+
+        Raises:
+            ShapeError: If it does not fit.
+        """
+        self._check_layout(header, like)
+        self._check_numbers(header, like)
+        self._check_meaning(header, like)
+        if header.attributes == like.attributes:
+            return set()
+        both = (header.attributes.keys() & like.attributes.keys()) - _CHECKED
+        found = {key for key in both if not is_same_attribute(header.attributes, like.attributes, key)}
+        return found | ({"units"} & (header.attributes.keys() ^ like.attributes.keys()))
+
+    def _check_layout(self, header: VariableHeader, like: VariableHeader) -> None:
+        sizes, like_sizes = ([n for at, n in enumerate(own.shape) if at != self.axis] for own in (header, like))
+        if header.dims != like.dims or sizes != like_sizes:
             raise ShapeError(
-                f"{name!r} has {_text_of(header, [key])} in {url}, but {_text_of(like, [key])} in {like_url}, so its values "
-                f"have another meaning; {hint.format(repr(key))}, or {way_without(in_new_dataset=is_stored and axis is not None)}"
+                f"{self.name!r} has the dimensions {_sizes(header)} in {header.place}, but {_sizes(like)} in {like.place}",
+                found=header.shape,
+                wanted=like.shape,
             )
-    units, like_units = header.attributes.get("units"), like.attributes.get("units")
-    are_convertible = are_times or None not in (duration_units(header.attributes), duration_units(like.attributes))
-    if not are_convertible and units != like_units and not {None, "units"} & {units, like_units, *ignored}:
-        raise ShapeError(
-            f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first, for example "
-            "with preprocess=…, or pass source=FileOptions(ignore_attributes=['units']) if both mean the same"
+        is_any = self.any_dtype or _are_times(header, like)  # times are checked one by one
+        if header.dtype != like.dtype and not is_any and not _is_safe(header.dtype, like.dtype):
+            raise ShapeError(
+                f"{self.name!r} has the data type {_type_name(header)} in {header.place}, but {_type_name(like)} in {like.place}; "
+                f"{self._hint_for_types(header, like)}"
+            )
+
+    def _check_numbers(self, header: VariableHeader, like: VariableHeader) -> None:
+        """Check that stored numbers have the same meaning."""
+        keys = [key for key in SCALING if not is_same_attribute(header.attributes, like.attributes, key)][:1]
+        if not keys and _missing_numbers(header.attributes) != _missing_numbers(like.attributes):
+            keys = [*MISSING_NUMBERS]
+        if keys:
+            raise ShapeError(
+                f"{self._texts(header, like, keys)}, so its stored numbers have another meaning; "
+                f"{_hint_for_packing(keys[0], like)}"
+            )
+
+    def _check_meaning(self, header: VariableHeader, like: VariableHeader) -> None:
+        hint = "make the files agree first, or pass source=FileOptions(ignore_attributes=[{}]) to keep the first"
+        for key in (key for key in _CODES if key not in self.ignored):
+            both = key in header.attributes and key in like.attributes
+            if both and not is_same_attribute(header.attributes, like.attributes, key):
+                way = way_without(in_new_dataset=like.is_stored and self.axis is not None)
+                raise ShapeError(
+                    f"{self._texts(header, like, [key])}, so its values have another meaning; {hint.format(repr(key))}, or {way}"
+                )
+        units, others = header.attributes.get("units"), like.attributes.get("units")
+        are_convertible = _are_times(header, like) or None not in map(
+            duration_units, (header.attributes, like.attributes)
         )
+        if not are_convertible and units != others and not {None, "units"} & {units, others, *self.ignored}:
+            raise ShapeError(
+                f"{self.name!r} has the units {units!r} in {header.place}, but {others!r} in {like.place}; convert the file first, "
+                "for example with preprocess=…, or pass source=FileOptions(ignore_attributes=['units']) if both mean the same"
+            )
+
+    def _texts(self, header: VariableHeader, like: VariableHeader, keys: Sequence[str]) -> str:
+        return (
+            f"{self.name!r} has {_text_of(header, keys)} in {header.place}, but {_text_of(like, keys)} in {like.place}"
+        )
+
+    def _hint_for_types(self, header: VariableHeader, like: VariableHeader) -> str:
+        if like.is_stored:
+            return (
+                "an existing array keeps its data type, so convert the file first, for example with xarray's astype()"
+            )
+        if "str" in (header.dtype, like.dtype):
+            return "convert one of the files first"
+        try:
+            common = np.result_type(np.dtype(header.dtype), np.dtype(like.dtype)).name
+        except TypeError:  # such as of times and numbers
+            return "no data type has the values of both; convert one of the files first"
+        return f"pass encoding={{{self.name!r}: {{'dtype': {common!r}}}}} to convert both"
+
+    def check_system(self, header: VariableHeader, like: VariableHeader) -> None:
+        """Check that two variables describe the same coordinate reference system, if they describe one.
+
+        Raises:
+            ShapeError: If the systems differ.
+        """
+        own, others = header.attributes, like.attributes
+        has, like_has = is_projection(header), is_projection(like)
+        if not (has or like_has):
+            return
+        keys = {key for key in own.keys() & others.keys() if key not in _DESCRIPTIVE}
+        if "grid_mapping_name" in keys:  # the same system can be written as different strings
+            keys -= {"crs_wkt", "spatial_ref"}
+        different = sorted(key for key in keys if not is_same_attribute(own, others, key))
+        if different or has != like_has:
+            key = next((key for key in _PROJECTION if key in different), different[0] if different else _PROJECTION[0])
+            raise ShapeError(
+                f"{self.name!r} describes another coordinate reference system in {header.place} than in {like.place}: "
+                f"{_text_of(header, [key])} and {_text_of(like, [key])}; reproject the files first, or write them to separate "
+                "datasets"
+            )
+
+    def check_values(self, header: VariableHeader, like: VariableHeader) -> None:
+        """Check that a variable without rows has the same values.
+
+        Raises:
+            ShapeError: If it does not, or its values cannot be compared.
+            CodecError: If the values are times whose units cannot be converted.
+        """
+        if not is_comparable(header, like):
+            reason = (
+                f"it has the data type {_type_name(header)} in {header.place}, and {_type_name(like)} in {like.place}"
+            )
+            hint = "convert the files to one data type first, or "
+            if header.dtype == like.dtype:
+                reason, hint = f"it is large, and {header.place} has one row without an axis", ""
+            raise ShapeError(
+                f"{self.name!r} must be the same in all files, but its values cannot be compared: {reason}; {hint}{way_without()}"
+            )
+        if difference := self._difference(header, like):
+            hint = (
+                "make the files agree first, for example by interpolation to one grid, write them to separate datasets, or pass "
+                "source=FileOptions(coordinate_tolerance=…) if the differences are rounding errors"
+            )
+            hint = hint if self.is_needed else way_without()
+            raise ShapeError(f"{self.name!r} must be the same in all files, but {difference}; {hint}")
+
+    def _difference(self, header: VariableHeader, like: VariableHeader) -> str:
+        """Return the first difference between the values of a variable, also if times have other units; empty without one."""
+        values, others = header.values, like.values
+        own, units = units_of(header.attributes), units_of(like.attributes)
+        if own is None and units is None:
+            own, units = duration_units(header.attributes), duration_units(like.attributes)
+        if values is None or others is None:  # values of large arrays are not known
+            is_same = own == units and digest_of(header) == digest_of(like)
+            return "" if is_same else f"differs between {header.place} and {like.place}"
+        if own is not None and units is not None and own != units:
+            name = f"{self.name!r} of {header.place}"
+            values = convert_times(values, own, units, np.dtype("f8"), name, header.attributes)
+        if is_equal(values, others, self.tolerance):
+            return ""
+        if values.shape != others.shape:
+            return f"has the shape {values.shape} in {header.place} and {others.shape} in {like.place}"
+        is_different = np.atleast_1d(values != others)
+        if values.dtype.kind in "fc" and others.dtype.kind in "fc":
+            is_different &= np.atleast_1d(~(np.isnan(values) & np.isnan(others)))
+        place = tuple(int(index) for index in np.argwhere(is_different)[0]) if values.ndim else ()
+        at = f" at position {', '.join(map(str, place))}" if place else ""
+        return f"is {values[place]}{at} in {header.place} and {others[place]} in {like.place}"
+
+
+def _are_times(header: VariableHeader, like: VariableHeader) -> bool:
+    return units_of(header.attributes) is not None and units_of(like.attributes) is not None
 
 
 def _type_name(header: VariableHeader) -> str:
     return "string" if header.dtype == "str" else np.dtype(header.dtype).name
 
 
-def _hint_for_types(name: str, header: VariableHeader, like: VariableHeader, *, is_stored: bool) -> str:
-    if is_stored:
-        return "an existing array keeps its data type, so convert the file first, for example with xarray's astype()"
-    if "str" in (header.dtype, like.dtype):
-        return "convert one of the files first"
-    try:
-        common = np.result_type(np.dtype(header.dtype), np.dtype(like.dtype)).name
-    except TypeError:  # such as of times and numbers
-        return "no data type has the values of both; convert one of the files first"
-    return f"pass encoding={{{name!r}: {{'dtype': {common!r}}}}} to convert both"
-
-
-def _hint_for_packing(key: str, like: VariableHeader, *, is_stored: bool) -> str:
-    if not is_stored:
+def _hint_for_packing(key: str, like: VariableHeader) -> str:
+    if not like.is_stored:
         return "pass decode=True to store unpacked values"
     if key not in SCALING or any(name in like.attributes for name in SCALING):
         return "an existing array keeps its attributes, so write the file again with the attributes of the array"
@@ -186,20 +287,6 @@ def is_same_attribute(attributes: Mapping[str, Any], others: Mapping[str, Any], 
     return is_equal(_plain(value), _plain(other))
 
 
-def differing_attributes(header: VariableHeader, like: VariableHeader) -> set[str]:
-    """Return the names of other attributes that describe two variables differently, and of units that only one has.
-
-    Args:
-        header: The variable in a file, which fits.
-        like: The variable in another file or in the destination.
-    """
-    if header.attributes == like.attributes:
-        return set()
-    both = (header.attributes.keys() & like.attributes.keys()) - _CHECKED
-    found = {key for key in both if not is_same_attribute(header.attributes, like.attributes, key)}
-    return found | ({"units"} & (header.attributes.keys() ^ like.attributes.keys()))
-
-
 def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
     """Return the values that stand for missing ones, from any of the attributes.
 
@@ -224,18 +311,17 @@ def _sizes(header: VariableHeader) -> str:
     return "(" + ", ".join(f"{dim}: {n}" for dim, n in zip(header.dims, header.shape, strict=True)) + ")"
 
 
-def is_comparable(header: VariableHeader, like: VariableHeader, *, is_stored: bool = False) -> bool:
+def is_comparable(header: VariableHeader, like: VariableHeader) -> bool:
     """Return whether the values of a variable are known in two headers, or digests of them that can be compared.
 
     Args:
         header: The variable in a file.
-        like: The variable in another file or in the destination.
-        is_stored: Whether the other variable is an array of the destination, whose values may have been converted.
+        like: The variable in another file, or in the destination, whose values may have been converted.
     """
     if header.values is not None and like.values is not None:
         return True
     if header.dtype != like.dtype:
-        if "str" in (header.dtype, like.dtype) or (is_stored and not _is_safe(header.dtype, like.dtype)):
+        if "str" in (header.dtype, like.dtype) or (like.is_stored and not _is_safe(header.dtype, like.dtype)):
             return False
         if value_kind(np.dtype(header.dtype)) != value_kind(np.dtype(like.dtype)):
             return False
@@ -248,72 +334,6 @@ def digest_of(header: VariableHeader) -> int | None:
         return header.digest
     axes = sorted(range(header.values.ndim), key=header.dims.__getitem__)
     return value_checksum(header.values.transpose(axes) if axes else np.atleast_1d(header.values))
-
-
-def check_equal(
-    name: str,
-    header: VariableHeader,
-    url: str,
-    like: VariableHeader,
-    like_url: str,
-    *,
-    is_needed: bool = False,
-    is_stored: bool = False,
-    tolerance: float = 0.0,
-) -> None:
-    """Check that a variable without rows has the same values in two files.
-
-    Args:
-        name: The name of the variable.
-        header: The variable in the file.
-        url: The file.
-        like: The variable in another file or in the destination.
-        like_url: The other file, or the destination.
-        is_needed: Whether the variable labels an axis of others, so that it cannot be left out.
-        is_stored: Whether the other variable is an array of the destination.
-        tolerance: The largest difference between equal values.
-
-    Raises:
-        ShapeError: If it does not, or its values cannot be compared.
-        CodecError: If the values are times whose units cannot be converted.
-    """
-    if not is_comparable(header, like, is_stored=is_stored):
-        reason = f"it has the data type {_type_name(header)} in {url}, and {_type_name(like)} in {like_url}"
-        hint = "convert the files to one data type first, or "
-        if header.dtype == like.dtype:
-            reason, hint = f"it is large, and {url} has one row without an axis", ""
-        raise ShapeError(
-            f"{name!r} must be the same in all files, but its values cannot be compared: {reason}; {hint}{way_without()}"
-        )
-    values, like_values = header.values, like.values
-    own, units = units_of(header.attributes), units_of(like.attributes)
-    if own is None and units is None:
-        own, units = duration_units(header.attributes), duration_units(like.attributes)
-    if values is None or like_values is None:
-        is_different = own != units or digest_of(header) != digest_of(like)
-    else:
-        if own is not None and units is not None and own != units:
-            text = f"{name!r} of {url}"
-            values = convert_times(values, own, units, np.dtype("f8"), text, header.attributes)
-        is_different = not (is_equal(values, like_values) or _is_close(values, like_values, tolerance))
-    if not is_different:
-        return
-    hint = (
-        "make the files agree first, for example by interpolation to one grid, write them to separate datasets, or pass "
-        "source=FileOptions(coordinate_tolerance=…) if the differences are rounding errors"
-    )
-    if not is_needed:
-        hint = way_without()
-    raise ShapeError(
-        f"{name!r} must be the same in all files, but {_difference(values, url, like_values, like_url)}; {hint}"
-    )
-
-
-def _is_close(values: npt.NDArray[Any], others: npt.NDArray[Any], tolerance: float) -> bool:
-    is_comparable = (
-        tolerance > 0 and values.shape == others.shape and {values.dtype.kind, others.dtype.kind} <= {*"iuf"}
-    )
-    return is_comparable and bool(np.allclose(values, others, rtol=0, atol=tolerance, equal_nan=True))
 
 
 def way_without(*, in_new_dataset: bool = False) -> str:
@@ -329,40 +349,3 @@ def way_without(*, in_new_dataset: bool = False) -> str:
 def is_projection(header: VariableHeader) -> bool:
     """Return whether a variable describes a coordinate reference system."""
     return any(key in header.attributes for key in _PROJECTION)
-
-
-def check_projection(name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str) -> None:
-    """Check that two variables describe the same coordinate reference system, if they describe one.
-
-    Raises:
-        ShapeError: If the systems differ.
-    """
-    own, others = header.attributes, like.attributes
-    has, like_has = is_projection(header), is_projection(like)
-    if not (has or like_has):
-        return
-    keys = {key for key in own.keys() & others.keys() if key not in _DESCRIPTIVE}
-    if "grid_mapping_name" in keys:  # the same system can be written as different strings
-        keys -= {"crs_wkt", "spatial_ref"}
-    different = sorted(key for key in keys if not is_same_attribute(own, others, key))
-    if different or has != like_has:
-        key = next((key for key in _PROJECTION if key in different), different[0] if different else _PROJECTION[0])
-        raise ShapeError(
-            f"{name!r} describes another coordinate reference system in {url} than in {like_url}: "
-            f"{_text_of(header, [key])} and {_text_of(like, [key])}; reproject the files first, or write them to separate datasets"
-        )
-
-
-def _difference(values: npt.NDArray[Any] | None, url: str, like: npt.NDArray[Any] | None, like_url: str) -> str:
-    """Return the first difference between two arrays. Values of large arrays are not known."""
-    if values is None or like is None:
-        return f"differs between {url} and {like_url}"
-    if values.shape != like.shape:
-        return f"has the shape {values.shape} in {url} and {like.shape} in {like_url}"
-    is_different = np.atleast_1d(values != like)
-    if values.dtype.kind in "fc" and like.dtype.kind in "fc":
-        is_different &= np.atleast_1d(~(np.isnan(values) & np.isnan(like)))
-    place = tuple(int(index) for index in np.argwhere(is_different)[0]) if values.ndim else ()
-    one, other = values[place], like[place]
-    at = f" at position {', '.join(map(str, place))}" if place else ""
-    return f"is {one}{at} in {url} and {other} in {like_url}"

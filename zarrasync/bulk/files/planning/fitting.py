@@ -1,64 +1,80 @@
-"""Whether the variables of a job fit together in all files and into the destination. No IO."""
+"""Whether the variables of a job fit together in all files and into the destination, also as it would store them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.bulk.files.planning.compare import (
-    check_equal,
-    check_fit,
-    check_projection,
-    differing_attributes,
-    way_without,
-)
-from zarrasync.bulk.files.planning.variables import Variables, stored_header
-from zarrasync.bulk.files.sources.conversions import check_strings
+import numpy.typing as npt
+
+from zarrasync._concurrency import bridge
+from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.files.planning.compare import Comparison, is_equal, way_without
+from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.target import Target, read_constant
+from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, VariableHeader
-from zarrasync.errors import ShapeError
+from zarrasync.bulk.sources import Source
+from zarrasync.errors import CodecError, ShapeError
+from zarrasync.indexing.regions import Region
+from zarrasync.metadata.conventions.cf_times import duration_units, units_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import CountingStore, MemoryStore
 
 _MOST_PROBLEMS = 20
 """The number of variables that messages name."""
 
 
-def check_variables(variables: Variables) -> None:
-    """Check that each variable fits together in all files and in the destination.
+def check_files(variables: Variables) -> None:
+    """Check that each variable fits together in all files and in the destination, which gets rows of all that have rows.
 
     Raises:
         ShapeError: If one does not fit.
     """
+    try:
+        _check_variables(variables)
+    except ShapeError as error:
+        if not variables.stacks or not variables.dim or variables.target.group is not None:
+            raise
+        dims = sorted(
+            {dim for header in variables.headers[:1] for own in header.variables.values() for dim in own.dims}
+        )
+        text = f"The files have no dimension {variables.dim!r}, so each of them is one row; they have {', '.join(dims)}"
+        raise ShapeError(f"{error}. {text}", found=error.found, wanted=error.wanted) from error
+    _check_destination(variables)
+
+
+def _check_variables(variables: Variables) -> None:
     headers, names, target = variables.headers, variables.names, variables.target
     first_url = headers[0].file.name
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
     differing = {name: set[str]() for name in names}
     _check_readable(variables)
     for name in names:
-        for header in headers:
-            _check_supported(name, header, variables.parameters.reader.dims)
-        is_needed = name in axes
-        axis, (first, *others) = variables.axis(name), variables.all_headers(name)
-        are_converted = variables.are_converted(name)
-        dtype = variables.dtype(name)
+        axis, dtype, (first, *others) = variables.axis(name), variables.dtype(name), variables.all_headers(name)
         for source, own in zip(headers, (first, *others), strict=True):
+            _check_dims(name, source, variables.parameters.reader.dims)
             check_strings(name, own.values, source.file.name, dtype)
-        for source, other in zip(headers[1:], others, strict=True):
-            ignored = variables.parameters.reader.ignore_attributes
-            check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted, ignored=ignored)
-            check_projection(name, other, source.file.name, first, first_url)
+        reader, is_coordinate = variables.parameters.reader, headers[0].variables[name].is_coordinate
+        tolerance = reader.coordinate_tolerance if is_coordinate or variables.is_label(name) else 0.0
+        are_converted = variables.are_converted(name)
+        comparison = Comparison(name, axis, are_converted, name in axes, reader.ignore_attributes, tolerance)
+        for other in others:
+            differing[name] |= comparison.check(other, first)
+            comparison.check_system(other, first)
             if axis is None:
-                check_equal(
-                    name,
-                    other,
-                    source.file.name,
-                    first,
-                    first_url,
-                    is_needed=is_needed,
-                    tolerance=_tolerance(variables, name),
-                )
-            differing[name] |= differing_attributes(other, first)
+                comparison.check_values(other, first)
         if name in target.arrays:
-            differing[name] |= _check_stored(variables, name, any_dtype=are_converted, is_needed=is_needed)
+            like = target.header(name)
+            comparison.check_system(first, like)
+            differing[name] |= set[str]().union(*(comparison.check(own, like) for own in (first, *others)))
+            if (form := target.stored_forms.get(name)) is not None:  # the values that the destination would store
+                first = replace(first, dtype=like.dtype, **form)
+            if axis is None:
+                comparison.check_values(first, like)
     if items := [f"{name} ({', '.join(sorted(keys))})" for name, keys in differing.items() if keys]:
         kept = first_url if target.group is None else "the destination"
         variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
@@ -94,67 +110,20 @@ def _names(names: Sequence[str]) -> str:
     return f"[{', '.join(map(repr, names[:_MOST_PROBLEMS]))}{', …' if len(names) > _MOST_PROBLEMS else ''}]"
 
 
-def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) -> None:
-    """Check that a variable can be stored.
-
-    Args:
-        name: The name of the variable.
-        header: The header of a file.
-        dims: The names of axes that have none in the file.
-    """
-    variable, hint = header.variables[name], way_without()
+def _check_dims(name: str, header: FileHeader, dims: Sequence[str] | None) -> None:
+    """Check that a variable has as many axes as the names that were given for axes without names."""
+    variable = header.variables[name]
     axes = f"{len(variable.dims)} {'axis' if len(variable.dims) == 1 else 'axes'}"
     are_unnamed = bool(variable.dims) and all(dim.startswith((PHONY, "dim_")) for dim in variable.dims)
     if dims is not None and are_unnamed and len(dims) != len(variable.dims):
         raise ShapeError(
-            f"{name!r} of {header.file.name} has {axes}, but dims names {len(dims)}: {', '.join(dims)}; {hint}",
+            f"{name!r} of {header.file.name} has {axes}, but dims names {len(dims)}: {', '.join(dims)}; {way_without()}",
             found=variable.shape,
         )
 
 
-def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed: bool) -> set[str]:
-    """Check that a variable of all files fits into the destination. Return the names of other attributes that differ.
-
-    Args:
-        variables: The variables.
-        name: The name of the variable.
-        any_dtype: Whether the files may have other data types.
-        is_needed: Whether the variable labels an axis of others.
-    """
-    target, axis, differing = variables.target, variables.axis(name), set[str]()
-    like, text = stored_header(target, name), f"{target.handle.name} of {target.handle.store!r}"
-    headers, url = variables.all_headers(name), variables.headers[0].file.name
-    check_projection(name, headers[0], url, like, text)
-    for source, header in zip(variables.headers, headers, strict=True):
-        ignored = variables.parameters.reader.ignore_attributes
-        check_fit(
-            name, header, source.file.name, like, text, axis, any_dtype=any_dtype, is_stored=True, ignored=ignored
-        )
-        differing |= differing_attributes(header, like)
-    first = _as_stored(headers[0], like, target.stored_forms.get(name))
-    if axis is None:
-        tolerance = _tolerance(variables, name)
-        check_equal(name, first, url, like, text, is_needed=is_needed, is_stored=True, tolerance=tolerance)
-    return differing
-
-
-def _tolerance(variables: Variables, name: str) -> float:
-    """Return the largest difference between equal values of a variable. Only coordinates and their bounds have one."""
-    is_checked = variables.is_label(name) or variables.headers[0].variables[name].is_coordinate
-    return variables.parameters.reader.coordinate_tolerance if is_checked else 0.0
-
-
-def _as_stored(header: VariableHeader, like: VariableHeader, form: Mapping[str, Any] | None) -> VariableHeader:
-    """Return a variable with the values that the destination would store, if they differ."""
-    return header if form is None else replace(header, dtype=like.dtype, **form)
-
-
-def check_destination(variables: Variables) -> None:
-    """Check that an existing dataset has the variables, and gets rows of all that have rows.
-
-    Raises:
-        ShapeError: If it does not.
-    """
+def _check_destination(variables: Variables) -> None:
+    """Check that an existing dataset has the variables, and gets rows of all that have rows."""
     target, dim, names = variables.target, variables.dim, variables.names
     if not target.arrays:
         return
@@ -171,3 +140,67 @@ def check_destination(variables: Variables) -> None:
     ]:
         hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
         raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")
+
+
+# ------------------------------------------------------------------ variables as the destination stores them
+
+
+def add_stored_forms(
+    target: Target, header: FileHeader, read: Callable[[str, Region], npt.NDArray[Any]], small_bytes: int
+) -> None:
+    """Find out how the destination would store the variables of a file that it has, but with other values.
+
+    Args:
+        target: The destination with its constants, which gets the stored forms.
+        header: The header of the file.
+        read: Returns a region of one of its variables, by the name.
+        small_bytes: The largest size of arrays whose values are compared.
+    """
+    for name in target.constants:
+        variable, like = header.variables.get(name), target.header(name)
+        axes = None if variable is None else variable.order_of(like.dims)
+        if variable is None or axes is None or not _may_be_lossy(variable.transpose(axes), like):
+            continue
+        with suppress(CodecError, ShapeError):  # the comparison names the variable
+            target.stored_forms[name] = _stored_form(target, name, variable, axes, read, small_bytes)
+
+
+def _may_be_lossy(variable: VariableHeader, like: VariableHeader) -> bool:
+    """Return whether the values of a variable differ from the stored ones, as far as they are known."""
+    if variable.shape != like.shape or (variable.values is None and variable.digest is None):
+        return False
+    units, others = ((units_of(own), duration_units(own)) for own in (variable.attributes, like.attributes))
+    if units != others:
+        return False  # times and durations are compared when they have the same units
+    if variable.values is not None and like.values is not None:
+        return not is_equal(variable.values, like.values)
+    return variable.digest is None or variable.digest != like.digest
+
+
+def _stored_form(
+    target: Target,
+    name: str,
+    variable: VariableHeader,
+    axes: tuple[int, ...],
+    read: Callable[[str, Region], npt.NDArray[Any]],
+    small_bytes: int,
+) -> Mapping[str, Any]:
+    """Return the values or the digest of a variable as an array with the same metadata contains them."""
+    array = target.arrays[name]
+
+    def read_in_order(region: Region) -> npt.NDArray[Any]:
+        own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
+        values = read(name, own) if variable.values is None else variable.values[own]
+        check_strings(name, values, "", array.dtype)  # they would be cut
+        return convert_values(values, array.dtype, name).transpose(axes)
+
+    place = NodeHandle(
+        CountingStore(MemoryStore()), "", target.handle.format, target.handle.config, is_format_known=True
+    )
+    copy, source = AsyncArray(place, array.metadata), Source(array.shape, array.dtype, read_in_order)
+
+    async def write_and_read() -> Mapping[str, Any]:
+        await write_blocks(source, copy, None, "allow", is_new=True)
+        return {"values": None, "digest": None, **await read_constant(copy, target.dims[name], small_bytes)}
+
+    return bridge.run(write_and_read(), blocking=True)

@@ -11,18 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.planning.axis import Axis, merge_rows, stack_rows
+from zarrasync.bulk.files.planning.axis import RESERVED, Axis, merge_rows, reserved_labels, stack_rows
 from zarrasync.bulk.files.planning.compare import is_equal
-from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
-from zarrasync.bulk.files.planning.reserve import reserved_labels
+from zarrasync.bulk.files.planning.fitting import check_files
 from zarrasync.bulk.files.planning.variables import Variables
-from zarrasync.bulk.files.records.file_rows import Rows
-from zarrasync.bulk.files.records.journal import digest_rows
+from zarrasync.bulk.files.records.journal import Rows, digest_rows
 from zarrasync.bulk.files.records.plan import STORED
 from zarrasync.bulk.files.records.target import Target
-from zarrasync.bulk.files.sources.conversions import convert_values, with_sign
+from zarrasync.bulk.files.sources.conversions import convert_times, convert_values, find_missing, with_sign
 from zarrasync.bulk.files.sources.headers import SourceFile, VariableHeader
-from zarrasync.bulk.files.sources.times import convert_times, find_missing
 from zarrasync.display.text import counted, listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
@@ -73,18 +70,14 @@ def match_files(variables: Variables) -> Match:
         ShapeError: If the files do not fit together or into the destination.
         CodecError: If times cannot be converted to one unit.
     """
-    try:
-        check_variables(variables)
-    except ShapeError as error:
-        raise with_dimensions(error, variables) from error
-    check_destination(variables)
+    check_files(variables)
     labels = find_labels(variables)
     if labels is None and variables.dim and variables.parameters.reader.group:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
     reserved = None if labels is None else _reserve(variables, labels)
     axis = _merge(variables, labels, reserved)
     stored = None if labels is None or reserved is None else _stored_labels(axis, [*labels, reserved], variables)
-    empty = _empty_rows(variables.target, axis)
+    empty = _empty_rows(variables.target, variables.dim, axis)
     notes = _observations(variables, axis)
     if empty:
         count = sum(stop - start for start, stop in empty)
@@ -102,15 +95,6 @@ def match_files(variables: Variables) -> Match:
         spans = [None if number in changed else span for number, span in enumerate(spans)]
     notes += _remains(variables, labels)
     return Match(axis, stored, empty, spans, _moved(variables.target, axis, stored), notes)
-
-
-def with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
-    """Return an error that also explains that files become rows, because they do not have the dimension."""
-    if not variables.stacks or not variables.dim or variables.target.group is not None:
-        return error
-    dims = sorted({dim for header in variables.headers[:1] for own in header.variables.values() for dim in own.dims})
-    text = f"{error}. The files have no dimension {variables.dim!r}, so each of them is one row; they have {', '.join(dims)}"
-    return ShapeError(text, found=error.found, wanted=error.wanted)
 
 
 # ------------------------------------------------------------------ labels
@@ -138,10 +122,7 @@ def find_labels(variables: Variables) -> Labels | None:
     units = variables.units(name)
     _check_units_of_labels(variables, headers, is_time=units is not None)
     if units is not None:
-        values = [
-            variables.convert_times(name, number, item, variables.own_units(header.attributes, units), units)
-            for number, (item, header) in enumerate(zip(values, headers, strict=True))
-        ]
+        values = [variables.convert_times(name, number, item, units) for number, item in enumerate(values)]
     return [with_sign(item, header.attributes) for item, header in zip(values, headers, strict=True)]
 
 
@@ -215,8 +196,7 @@ def _merge(variables: Variables, labels: Labels | None, reserved: Any) -> Axis:
         show=lambda label: show_label(variables, label),
     )
     _check_late(variables, axis)
-    own = tuple(segment for segment in axis.segments if segment.source != count)
-    return replace(axis, segments=own, reserved=tuple(segment for segment in axis.segments if segment.source == count))
+    return replace(axis, source=np.where(axis.source == count, RESERVED, axis.source))
 
 
 def _reserve(variables: Variables, labels: Labels) -> npt.NDArray[Any]:
@@ -277,18 +257,16 @@ def _check_late(variables: Variables, axis: Axis) -> None:
         raise LateFilesError(late)
 
 
-def _empty_rows(target: Target, axis: Axis) -> list[tuple[int, int]]:
+def _empty_rows(target: Target, dim: str, axis: Axis) -> list[tuple[int, int]]:
     """Return the reserved rows that are still empty after the job."""
     if not target.journal.reserved and not axis.reserved:
         return []
-    empty, before = np.zeros(axis.length, np.bool_), np.zeros(axis.length, np.bool_)
+    before = np.zeros(target.length(dim), np.bool_)
     for start, stop in target.journal.reserved:
         before[start:stop] = True
-    empty[: axis.moved] = before[: axis.moved]
-    for start, stop, source, offset in axis.segments:
-        empty[start:stop] = before[offset : offset + stop - start] if source == STORED else False
-    for start, stop, _, _ in axis.reserved:
-        empty[start:stop] = True
+    empty = axis.source == RESERVED
+    is_stored = axis.source == STORED
+    empty[is_stored] = before[axis.row[is_stored]]
     edges = np.flatnonzero(np.diff(np.r_[False, empty, False].astype("i1")))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
@@ -297,13 +275,10 @@ def _moved(target: Target, axis: Axis, labels: npt.NDArray[Any] | None) -> dict[
     """Return the rows of files of earlier jobs, if they move because rows are inserted before."""
     if axis.moved is None or target.labels is None or labels is None:
         return {}
-    places = np.arange(len(target.labels) + 1)
-    keys, order = labels, np.argsort(labels, kind="stable")
-    places[:-1] = order[np.searchsorted(keys[order], target.labels)]
     found = dict[SourceFile, Rows]()
     for file, rows in target.journal.files.items():
         if rows.stop > axis.moved and target.journal.contains(file, target.labels, len(target.labels)):
-            start, stop = int(places[rows.start]), int(places[rows.stop - 1]) + 1
+            start, stop = int(axis.places[min(rows.start, rows.stop - 1)]), int(axis.places[rows.stop - 1]) + 1
             start = stop if rows.start == rows.stop else start
             found[file] = Rows(start, stop, digest_rows(labels, start, stop))
     return found
@@ -340,7 +315,7 @@ def _places(variables: Variables, length: int) -> dict[int, int]:
 
 
 def _check_disjoint(variables: Variables, places: Mapping[int, int]) -> None:
-    """Raise an error if two files replace the same rows. Earlier versions have recorded such files."""
+    """Raise an error if two files replace the same rows, because others were written over those of one of them since."""
     for number, other in pairwise(sorted(places, key=places.__getitem__)):
         if places[number] + variables.row_counts[number] > places[other]:
             one, two = (variables.headers[n].file.name for n in (number, other))
@@ -360,7 +335,8 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
             found=(count,),
             wanted=(max(stop - start, 0),),
         )
-    axis, stored = replace(stack_rows(variables.row_counts, start), length=length), variables.target.labels
+    firsts = np.cumsum([start, *variables.row_counts[:-1]]).tolist()
+    axis, stored = stack_rows(variables.row_counts, length, dict(enumerate(firsts))), variables.target.labels
     if labels is not None and stored is not None and not is_equal(np.concatenate(labels), stored[start:stop]):
         raise ShapeError(
             f"the labels of the files differ from those of the rows {start}:{stop} of {variables.dim!r}; locate the rows by "
@@ -405,8 +381,7 @@ def _spans(
         rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
     if labels is None or stored is None:
         return [(*rows.get(number, (0, 0)), "") for number in range(len(variables.headers))]
-    missing = {number: own for number, own in enumerate(labels) if len(own) and number not in rows}
-    rows.update(_places_of_last_labels(missing, stored))
+    rows |= {n: (axis.ends[n],) * 2 for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends}
     spans = [rows.get(number, (0, 0)) for number in range(len(labels))]
     return [(start, stop, digest_rows(stored, start, stop)) for start, stop in spans]
 
@@ -434,27 +409,14 @@ def _remains(variables: Variables, labels: Labels | None) -> list[str]:
 
 def _stored_labels(axis: Axis, labels: Labels, variables: Variables) -> npt.NDArray[Any]:
     """Return the labels of the destination after the job, with their data type in the destination."""
-    result = np.zeros(axis.length, variables.dtype(variables.dim))
-    stored = with_sign(result, variables.headers[0].variables[variables.dim].attributes)
     before = variables.target.labels
-    if before is not None:
-        kept = len(before) if axis.moved is None else axis.moved
-        stored[:kept] = before[:kept]
-    for start, stop, source, offset in (*axis.segments, *axis.reserved):
-        stored[start:stop] = (before if source == STORED else labels[source])[offset : offset + stop - start]  # type: ignore[index]
+    if before is None:
+        before = np.zeros(variables.target.length(variables.dim), labels[0].dtype)
+    values = [before, *labels]  # in the order of the numbers of sources, of which the first is STORED
+    starts = np.cumsum([0, *map(len, values[:-1])])
+    source = np.where(axis.source == RESERVED, len(labels) - 1, axis.source)
+    result = np.concatenate(values)[starts[source - STORED] + axis.row]
+    stored = np.empty(axis.length, variables.dtype(variables.dim))
+    stored = with_sign(stored, variables.headers[0].variables[variables.dim].attributes)
+    stored[:] = result
     return stored
-
-
-def _places_of_last_labels(
-    labels: Mapping[int, npt.NDArray[Any]], stored: npt.NDArray[Any]
-) -> dict[int, tuple[int, int]]:
-    """Return the places after the last of the rows that have the labels of files, by the number of the file."""
-    if not labels:
-        return {}
-    order = np.argsort(stored, kind="stable")
-    ordered, places = stored[order], dict[int, tuple[int, int]]()
-    for number, own in labels.items():
-        found = order[np.minimum(np.searchsorted(ordered, own.astype(stored.dtype)), len(stored) - 1)]
-        place = int(found.max()) + 1
-        places[number] = place, place
-    return places

@@ -11,17 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.planning.compare import (
-    check_equal,
-    check_projection,
-    find_single_rows,
-    is_comparable,
-    is_projection,
-)
-from zarrasync.bulk.files.planning.reserve import reserved_labels
-from zarrasync.bulk.files.records.target import Target, stored_attributes
+from zarrasync.bulk.files.planning.axis import reserved_labels
+from zarrasync.bulk.files.planning.compare import Comparison, find_single_rows, is_comparable, is_projection
+from zarrasync.bulk.files.records.plan import FileVariable
+from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.sources.conversions import common_units, convert_times
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
-from zarrasync.bulk.files.sources.times import common_units, convert_times
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
@@ -52,6 +47,7 @@ class Variables:
     def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
         self.target, self.parameters, self.dim = target, parameters, parameters.dim
         self._are_single = find_single_rows(headers, self.dim)
+        self._with_rows: dict[str, bool] = {}
         self.headers = self._with_absent(headers)
         self.stacks = all(self._are_single)
         self.notes: list[str] = []
@@ -70,10 +66,10 @@ class Variables:
             if present:
                 own, is_single = headers[present[0]].variables[name], self._are_single[present[0]]
             elif self.dim in self.target.dims.get(name, ()):
-                own, is_single = stored_header(self.target, name), False
+                own, is_single = self.target.header(name), False
             else:
                 continue
-            own = replace(own, values=None, digest=None, problem="", gap="", is_absent=True)
+            own = replace(own, values=None, digest=None, problem="", gap="", is_absent=True, is_stored=False)
             axis = own.dims.index(self.dim) if self.dim in own.dims else None
             if axis is None and not is_single:
                 raise ShapeError(
@@ -178,23 +174,14 @@ class Variables:
         if number == 0 and name not in self.target.arrays:
             return header
         axes = header.order_of(self._stored_dims(name))
-        return header if axes is None else header.transpose(axes)
+        return header if axes is None or axes == tuple(range(len(axes))) else header.transpose(axes)
 
-    def source_orders(self, name: str) -> dict[str, tuple[int, ...]]:
-        """Return the axes of each file in the order of the stored ones, if it differs, by the file's number.
-
-        The axis of rows is left out if all files are one row each. If only some of them are, it is -1 in these.
-        """
-        dims, has_rows, orders = self._stored_dims(name), self._has_rows(name), dict[str, tuple[int, ...]]()
-        others = tuple(dim for dim in dims if dim != self.dim) if has_rows else dims
-        for number, (header, is_single) in enumerate(zip(self.headers, self._are_single, strict=True)):
-            axes = header.variables[name].order_of(others if is_single else dims)
-            if axes is not None and has_rows and is_single and not self.stacks:
-                at = dims.index(self.dim)
-                axes = (*axes[:at], -1, *axes[at:])
-            if axes is not None and axes != tuple(range(len(axes))):
-                orders[str(number)] = axes
-        return orders
+    def in_file(self, number: int, name: str) -> FileVariable:
+        """Return a variable of a file as plans contain it."""
+        header, units = self.headers[number], self.units(name)
+        own = None if units is None else self.own_units(header.time_attributes(name), units)
+        variable = header.variables[name]
+        return FileVariable(variable.dims, None if own is None else (own[0], own[1]), variable.is_absent)
 
     def _stored_dims(self, name: str) -> tuple[str | None, ...]:
         return self.target.dims[name] if name in self.target.arrays else self._row_header(0, name).dims
@@ -209,8 +196,9 @@ class Variables:
         return replace(header, dims=(self.dim, *header.dims), shape=(1, *header.shape), chunks=chunks, values=values)
 
     def all_headers(self, name: str) -> list[VariableHeader]:
-        """Return the headers of a variable in all files."""
-        return [self.header(number, name) for number in range(len(self.headers))]
+        """Return the headers of a variable in all files, with the names of these."""
+        found = enumerate(self.headers)
+        return [replace(self.header(number, name), place=header.file.name) for number, header in found]
 
     def axis(self, name: str) -> int | None:
         """Return the number of the axis of rows of a variable, or ``None``."""
@@ -227,7 +215,12 @@ class Variables:
         )
 
     def _has_rows(self, name: str) -> bool:
-        """Return whether a variable has a value for each row."""
+        """Return whether a variable has a value for each row. All files are compared once."""
+        if name not in self._with_rows:
+            self._with_rows[name] = self._find_rows(name)
+        return self._with_rows[name]
+
+    def _find_rows(self, name: str) -> bool:
         if not self.dim:
             return False
         if name in self.target.arrays:
@@ -357,29 +350,19 @@ class Variables:
         first = self.headers[0]
         return None if units_of(first.variables[name].attributes) is not None else first.parents.get(name)
 
-    def source_units(self, name: str) -> dict[str, tuple[str, str]]:
-        """Return the units and the calendar of each file in which they differ from ``units``, by the file's number."""
-        target = self.units(name)
-        if target is None:
-            return {}
-        units = {str(n): self.own_units(h.time_attributes(name), target) for n, h in enumerate(self.headers)}
-        return {number: (found[0], found[1]) for number, found in units.items() if found != target}
-
-    def convert_times(
-        self, name: str, number: int, values: npt.NDArray[Any], own: TimeUnits, units: TimeUnits
-    ) -> npt.NDArray[Any]:
+    def convert_times(self, name: str, number: int, values: npt.NDArray[Any], units: TimeUnits) -> npt.NDArray[Any]:
         """Return times of a file in other units, with the data type of the stored values.
 
         Args:
             name: The name of the variable.
             number: The number of the file.
             values: Times of the variable in this file.
-            own: Their units.
             units: The units to convert to.
         """
         header = self.headers[number]
-        attributes = header.variables[name].attributes
-        return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
+        attributes, text = header.variables[name].attributes, f"{name!r} of {header.file.name}"
+        own = self.own_units(header.time_attributes(name), units)
+        return convert_times(values, own, units, self.dtype(name), text, attributes)
 
 
 def _with_rows(header: VariableHeader, axis: int | None, count: int | None) -> VariableHeader:
@@ -392,17 +375,6 @@ def _with_rows(header: VariableHeader, axis: int | None, count: int | None) -> V
     else:
         shape[axis] = count
     return replace(header, dims=tuple(dims), shape=tuple(shape), chunks=None)
-
-
-def stored_header(target: Target, name: str) -> VariableHeader:
-    """Return the header of an array of the destination."""
-    metadata = target.arrays[name].metadata
-    dims = tuple(str(dim) for dim in target.dims[name])
-    attributes = stored_attributes(metadata, target.handle.format)
-    dtype = metadata.dtype.numpy
-    text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
-    values, digest = target.values.get(name), target.digests.get(name)
-    return VariableHeader(dims, metadata.shape, text, attributes, values=values, digest=digest)
 
 
 def _unread(headers: Sequence[FileHeader], chosen: Sequence[str]) -> list[str]:
@@ -439,9 +411,9 @@ def _is_equal(name: str, header: VariableHeader, like: VariableHeader, *, with_p
     if not is_comparable(header, like):
         return False
     try:
-        check_equal(name, header, "", like, "")
+        Comparison(name).check_values(header, like)
         if with_projection:
-            check_projection(name, header, "", like, "")
+            Comparison(name).check_system(header, like)
     except (ShapeError, CodecError):
         return False
     return True

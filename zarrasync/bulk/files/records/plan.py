@@ -1,4 +1,4 @@
-"""``FilesPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON. No IO."""
+"""``FilesPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync import formats
 from zarrasync._util import records
 from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
-from zarrasync.errors import MetadataError
+from zarrasync.config import Config
+from zarrasync.formats import Format
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.chunk_grids import GridAxis
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import Store
 
-T = TypeVar("T")
-_VERSION = 1
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
 
@@ -46,7 +53,9 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One task: the rows of all arrays of the kind ``"rows"``, or one array of the kind ``"whole"``.
+    """One task: rows of all arrays of the kind ``"rows"``, or one array of the kind ``"whole"``.
+
+    It writes the rows of segments between two rows. No other task writes the same stored chunks or shards.
 
     Attributes:
         start: The first row.
@@ -57,6 +66,21 @@ class Part:
     start: int = 0
     stop: int = 0
     array: str = ""
+
+
+@dataclass(frozen=True)
+class FileVariable:
+    """A variable in one of the files.
+
+    Attributes:
+        dims: The names of its dimensions. It lacks the dimension of rows if the file is one row.
+        units: The units and the calendar of its times; ``None`` for other variables.
+        is_absent: Whether the file lacks the variable, so that its rows contain the fill value.
+    """
+
+    dims: tuple[str, ...] = ()
+    units: tuple[str, str] | None = None
+    is_absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,16 +95,14 @@ class ArrayPlan:
         shape: The shape before the job, or ``None`` if the array is new.
         axis: The number of the axis of rows, or ``None``.
         chunks: The shape of regions that are fastest to read.
-        stacks: Whether no file has an axis of rows, so that each file is one row.
         units: The units and the calendar that times are converted to.
-        source_units: The units and the calendar of each file in which they differ from ``units``, by its number.
-        source_orders: The axes of each file in the order of the array's axes, if it differs, by the number of the file. If
-            all files are one row each, without the axis of rows; if only some of them are, it is -1 in these.
+        dims: The names of the dimensions.
+        usual: The variable in the first file.
+        unusual: The variable in each file in which it differs from that, by the number of the file.
         data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
             segments one after the other.
         data_shape: The shape of inline values.
         rows: The rows of inline values, if these are not the rows of the segments.
-        absent: The numbers of the files that lack the variable, so that their rows contain the fill value.
         row_bytes: The decoded size of a row; the size of the array if it has no rows.
     """
 
@@ -90,14 +112,13 @@ class ArrayPlan:
     shape: tuple[int, ...] | None = None
     axis: int | None = None
     chunks: tuple[int, ...] | None = None
-    stacks: bool = False
+    dims: tuple[str, ...] = ()
     units: tuple[str, str] | None = None
-    source_units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    source_orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    usual: FileVariable = field(default_factory=FileVariable)
+    unusual: Mapping[str, FileVariable] = field(default_factory=dict)
     data: str = ""
     data_shape: tuple[int, ...] = ()
     rows: Sequence[tuple[int, int]] = ()
-    absent: Mapping[str, bool] = field(default_factory=dict)
     row_bytes: int = 0
 
     def with_values(self, values: npt.NDArray[Any]) -> ArrayPlan:
@@ -106,15 +127,14 @@ class ArrayPlan:
         data = json.dumps(values.reshape(-1).tolist()) if is_text else base64.b64encode(values.tobytes()).decode()
         return replace(self, kind="inline", data=data, data_shape=values.shape)
 
+    def in_file(self, number: int) -> FileVariable:
+        """Return the variable in a file."""
+        return self.unusual.get(str(number), self.usual)
+
     def for_files(self, numbers: Mapping[int, int]) -> ArrayPlan:
         """Return a plan for some of the files, which get other numbers."""
-
-        def own(items: Mapping[str, T]) -> dict[str, T]:
-            return {str(new): items[str(number)] for number, new in numbers.items() if str(number) in items}
-
-        return replace(
-            self, source_units=own(self.source_units), source_orders=own(self.source_orders), absent=own(self.absent)
-        )
+        known = {str(new): self.unusual.get(str(number)) for number, new in numbers.items()}
+        return replace(self, unusual={number: variable for number, variable in known.items() if variable is not None})
 
     def values(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the inline values."""
@@ -186,14 +206,41 @@ class FilesPlan:
         ]
         return min(lengths, default=0), self.length
 
+    @property
+    def format(self) -> Format:
+        """The format of the destination."""
+        return formats.by_name(self.zarr_format)
+
+    def metadata(self, array: ArrayPlan) -> ArrayMetadata:
+        """Return the metadata that an array will have after the job."""
+        path = join(self.path, array.name)
+        keys = self.format.document_keys(path)
+        documents = {key: array.documents[key].encode() if key in array.documents else None for key in keys}
+        metadata = self.format.parse(path, documents)
+        assert isinstance(metadata, ArrayMetadata)
+        return metadata
+
+    def documents(self, name: str, metadata: ArrayMetadata) -> dict[str, str]:
+        """Return the documents of an array, by key."""
+        documents = self.format.render(join(self.path, name), metadata)
+        return {key: data.decode() for key, data in documents.items()}
+
+    def handle(self, store: Store, config: Config, name: str = "") -> NodeHandle:
+        """Return the location of the group, or of an array or folder in it."""
+        return NodeHandle(store, join(self.path, name), self.format, config, is_format_known=True)
+
+    def open(self, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
+        """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
+        return AsyncArray(self.handle(store, config, array.name), self.metadata(array))
+
     def arrays_of(self, part: Part) -> list[ArrayPlan]:
         """Return the arrays that a task writes."""
         return [array for array in self.arrays if array.name == part.array or (not part.array and array.kind == "rows")]
 
     def task_bytes(self, part: Part) -> int:
         """Return the decoded size of the values that a task writes."""
-        arrays = self.arrays_of(part)
-        return sum(array.row_bytes * (part.stop - part.start if array.axis is not None else 1) for array in arrays)
+        rows = sum(run.stop - run.start for run in self.runs_of(part))
+        return sum(array.row_bytes * (rows if array.axis is not None else 1) for array in self.arrays_of(part))
 
     def segments_of(self, start: int, stop: int) -> list[Segment]:
         """Return the parts of segments between two rows."""
@@ -207,6 +254,16 @@ class FilesPlan:
             if a < b:
                 found.append(Segment(a, b, segment.source, segment.offset + a - segment.start))
         return found
+
+    def runs_of(self, part: Part) -> list[Part]:
+        """Return the parts of a task that have no rows between them which it does not write."""
+        if part.array:
+            return [part]
+        runs: list[Part] = []
+        for start, stop, _, _ in self.segments_of(part.start, part.stop):
+            first = runs.pop().start if runs and runs[-1].stop == start else start
+            runs.append(Part(first, stop))
+        return runs
 
     def for_part(self, part: Part) -> FilesPlan:
         """Return a plan with only what one task needs, to send to another process. Its size does not depend on the job."""
@@ -234,13 +291,8 @@ class FilesPlan:
         if options and options.keys() != {"digest"}:
             text = json.dumps(options, sort_keys=True, default=repr)
             options = {"digest": hashlib.sha256(text.encode()).hexdigest()[:32]}
-        return replace(
-            self,
-            files=[file.recorded for file in self.files],
-            reader=replace(self.reader, storage_options={}, engine_options=options),
-            notes=(),
-            left_out=(),
-        )
+        files, reader = [file.recorded for file in self.files], replace(self.reader, engine_options=options)
+        return replace(self, files=files, reader=reader, notes=(), left_out=())
 
     def public(self, root: str | None = None) -> FilesPlan:
         """Return the plan without credentials, for its document.
@@ -249,7 +301,7 @@ class FilesPlan:
             root: The directory from which paths of files become relative; ``None`` if they stay absolute.
         """
         options = {} if has_secrets(self.reader.engine_options) else self.reader.engine_options
-        reader = replace(self.reader, storage_options={}, engine_options=options)
+        reader = replace(self.reader, engine_options=options)
         return replace(self, files=[file.public(root) for file in self.files], reader=reader)
 
     def under(self, root: str) -> FilesPlan:
@@ -269,8 +321,7 @@ class FilesPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values, without ``storage_options``."""
-        own = replace(self, reader=replace(self.reader, storage_options={}))
-        return {"version": _VERSION, **records.to_json(own)}
+        return records.to_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> FilesPlan:
@@ -279,7 +330,28 @@ class FilesPlan:
         Raises:
             MetadataError: If the values are not such a plan.
         """
-        items = dict(values) if isinstance(values, Mapping) else {}
-        if items.pop("version", None) != _VERSION:
-            raise MetadataError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
-        return records.from_json(cls, items, "plan of the ingestion")
+        return records.from_json(cls, values, "plan of the ingestion")
+
+
+def split_rows(segments: Sequence[Segment], grids: Sequence[GridAxis], size: int) -> list[Part]:
+    """Return tasks that begin at rows where all arrays begin a new stored chunk or shard. So no two of them write the same one.
+
+    Args:
+        segments: The rows to write.
+        grids: The axes of rows of the arrays.
+        size: About how many rows a task writes.
+    """
+    if not segments or not grids:
+        return []
+    longest = min(grids, key=lambda grid: grid.nchunks)
+    starts = longest.start_all(np.arange(longest.nchunks))
+    for grid in grids:
+        starts = starts[grid.start_all(grid.find_all(starts)) == starts]
+    first, stop = np.array([segment[:2] for segment in segments]).T
+    count = np.cumsum(stop - first)
+    at = np.maximum(
+        np.searchsorted(first, starts, "right") - 1, 0
+    )  # the segment in which or after which a chunk begins
+    before = count[at] - np.clip(stop[at] - starts, 0, (stop - first)[at])  # the rows to write before it
+    cuts = np.append(starts[np.unique(before // size, return_index=True)[1]], stop[-1])
+    return [Part(*rows) for rows in pairwise(np.unique(np.clip(cuts, first[0], stop[-1])).tolist())]

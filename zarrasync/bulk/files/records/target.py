@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,10 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync.bulk.checksum import slabs, value_checksum
-from zarrasync.bulk.files.records.journal import Journal, journal_places
+from zarrasync.bulk.files.records.journal import JOURNAL, Journal, journal_places, read_sources
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.sources.conversions import with_sign
-from zarrasync.bulk.files.sources.headers import is_small
+from zarrasync.bulk.files.sources.headers import VariableHeader, dtype_text, is_small
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
@@ -39,9 +39,8 @@ class Target:
         arrays: The arrays by name, as readers see them.
         dims: The dimensions of each array.
         labels: The labels of the rows, or ``None``.
-        values: The values of small arrays without rows; see ``read_constants``.
-        digests: Digests of the values of large arrays without rows.
-        stored_forms: Variables of the first file whose values differ from those.
+        constants: The values of small arrays without rows, and digests of large ones; see ``read_constants``.
+        stored_forms: The same as the destination would store variables of a file whose values differ.
         journal: The files that were ingested before.
         place: The name of the array that the journal is next to; empty without a journal.
     """
@@ -51,8 +50,7 @@ class Target:
     arrays: Mapping[str, AsyncArray] = field(default_factory=dict)
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     labels: npt.NDArray[Any] | None = None
-    values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    digests: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     stored_forms: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     place: str = ""
@@ -61,6 +59,19 @@ class Target:
         """Return the attributes of an array. Bounds inherit the units and the calendar of their coordinate."""
         attributes = {name: array.metadata.attributes for name, array in self.arrays.items()}
         return inherited_attributes(attributes[name], attributes.get(parents_of_bounds(attributes).get(name, "")))
+
+    def header(self, name: str) -> VariableHeader:
+        """Return the header of an array, as a file would have it."""
+        metadata = self.arrays[name].metadata
+        return VariableHeader(
+            tuple(map(str, self.dims[name])),
+            metadata.shape,
+            dtype_text(metadata.dtype.numpy),
+            stored_attributes(metadata, self.handle.format),
+            place=f"{self.handle.name} of {self.handle.store!r}",
+            is_stored=True,
+            **self.constants.get(name, {}),
+        )
 
     def length(self, dim: str) -> int:
         """Return the length of a dimension; 0 if no array has it."""
@@ -141,23 +152,21 @@ async def read_constants(target: Target, dim: str, small_bytes: int) -> None:
         dim: The dimension along which files are joined.
         small_bytes: The largest size of a small array.
     """
-    values: dict[str, npt.NDArray[Any]] = {}
-    digests: dict[str, int] = {}
-    for name, array in target.arrays.items():
-        if dim in target.dims[name]:
-            continue
-        if is_small(array.shape, array.dtype.itemsize, small_bytes):
-            values[name] = np.asarray(await array.view[...].read())
-        elif dim:
-            digests[name] = await _digest(array, target.dims[name])
-    target.values, target.digests = values, digests
+    constants = {name: array for name, array in target.arrays.items() if dim not in target.dims[name]}
+    target.constants = {
+        name: await read_constant(array, target.dims[name], small_bytes if dim else sys.maxsize)
+        for name, array in constants.items()
+    }
 
 
-async def _digest(array: AsyncArray, dims: tuple[str | None, ...]) -> int:
+async def read_constant(array: AsyncArray, dims: tuple[str | None, ...], small_bytes: int) -> dict[str, Any]:
+    """Return the values or the digest of an array, as members of a ``VariableHeader``."""
+    if is_small(array.shape, array.dtype.itemsize, small_bytes):
+        return {"values": np.asarray(await array.view[...].read())}
     digest, chunks = 0, array.chunks if array.metadata.edges is None else None
     for region, axes in slabs(dims, array.shape, array.dtype.itemsize, chunks):
         digest = value_checksum(np.asarray(await array.view[region].read()).transpose(axes), digest)
-    return digest
+    return {"digest": digest}
 
 
 def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:

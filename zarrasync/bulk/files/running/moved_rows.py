@@ -8,21 +8,18 @@ rows back to their old places first.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
-from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
+from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Segment, split_rows
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group
-from zarrasync.bulk.files.running.tasks import TaskRunner, kept_array, planned_metadata
+from zarrasync.bulk.files.running.tasks import TaskRunner, kept_array
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.claim_folder import KEPT
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.model.paths import join
 from zarrasync.nodes.node import NodeHandle
 
 _BLOCK_BYTES = 64 << 20
@@ -39,33 +36,38 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
         claim: The claim, which the process has.
     """
     handle, blocking = target.handle, target.handle.store.blocking
-    folder = f"{claim.folder.path}/{KEPT}"
+    folder, moved, length = f"{claim.folder.path}/{KEPT}", plan.moved or 0, target.length(plan.dim)
     arrays = [array for array in plan.arrays if array.shape is not None and array.axis is not None]
-    length = target.length(plan.dim)
+    before = {array.name: target.arrays[array.name].metadata for array in arrays}
+    after = {array.name: before[array.name].with_shape(array.shape or ()) for array in arrays}
+    segments = [Segment(moved, length, STORED, moved)]
+    grids = [before[array.name].grid.axes[array.axis or 0] for array in arrays]
+    size = max(1, _BLOCK_BYTES // max([1, *(array.row_bytes for array in arrays)]))
     back = replace(
         plan,
         length=length,
         files=(),
-        arrays=[_with_shape(array, target, plan, array.shape) for array in arrays],
-        segments=[Segment(plan.moved or 0, length, STORED, plan.moved or 0)],
-        parts=[Part(start, stop) for start, stop in _blocks(plan, arrays, length)],
+        arrays=[_changed(plan, array, after, before) for array in arrays],
+        segments=segments,
+        parts=split_rows(segments, grids, size),
         journal=(),
         notes=(),
         left_out=(),
         moved_files=(),
         empty=target.journal.reserved,
     )
-    cut = replace(back, arrays=[_cut(array, plan) for array in back.arrays], length=plan.moved or 0)
+    cut = replace(back, arrays=[_changed(plan, array, before, after) for array in arrays], length=moved)
 
     async def copy() -> None:
         await handle.store.erase_prefix(f"{folder}/")
         for array in arrays:
             source, kept = target.arrays[array.name], kept_array(plan, array, handle.store, handle.config)
-            for part in back.parts:
-                rows = slice(part.start, part.stop)
-                moved = slice(rows.start - (plan.moved or 0), rows.stop - (plan.moved or 0))
-                inner = (slice(None),) * (array.axis or 0)
-                await kept.view[(*inner, moved)].write(await source.view[(*inner, rows)].read())
+            step, chunk = _BLOCK_BYTES // max(array.row_bytes, 1), before[array.name].write_chunks[array.axis or 0]
+            step = max(step - step % chunk if step > chunk else step, 1)
+            for start in range(moved, length, step):
+                stop, inner = min(start + step, length), (slice(None),) * (array.axis or 0)
+                values = await source.view[(*inner, slice(start, stop))].read()
+                await kept.view[(*inner, slice(start - moved, stop - moved))].write(values)
         await handle.store.put(f"{folder}/plan", json.dumps(back.to_json()).encode())
 
     bridge.run(copy(), blocking=blocking)
@@ -77,35 +79,12 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
     clock.sleep_blocking(_GRACE_SECONDS)
 
 
-def _with_shape(array: ArrayPlan, target: Target, plan: FilesPlan, shape: tuple[int, ...] | None) -> ArrayPlan:
-    """Return the plan of an array as it was before the job, from a shape."""
-    documents = _documents(target.arrays[array.name].metadata, array, plan)
+def _changed(
+    plan: FilesPlan, array: ArrayPlan, before: Mapping[str, ArrayMetadata], after: Mapping[str, ArrayMetadata]
+) -> ArrayPlan:
+    """Return the plan of an array whose metadata change from one state to another."""
+    documents, shape = plan.documents(array.name, after[array.name]), before[array.name].shape
     return replace(array, kind="rows", documents=documents, shape=shape, data="", data_shape=(), rows=())
-
-
-def _documents(metadata: ArrayMetadata, array: ArrayPlan, plan: FilesPlan) -> Mapping[str, str]:
-    documents = formats.by_name(plan.zarr_format).render(join(plan.path, array.name), metadata)
-    return {key: data.decode() for key, data in documents.items()}
-
-
-def _cut(array: ArrayPlan, plan: FilesPlan) -> ArrayPlan:
-    """Return the plan of an array that loses the rows that move."""
-    metadata = planned_metadata(plan, array, formats.by_name(plan.zarr_format))
-    assert array.shape is not None
-    documents = _documents(metadata.with_shape(array.shape), array, plan)
-    return replace(array, documents=documents, shape=metadata.shape)
-
-
-def _blocks(plan: FilesPlan, arrays: list[ArrayPlan], length: int) -> list[tuple[int, int]]:
-    """Return the rows to copy at a time."""
-    step = max(1, _BLOCK_BYTES // max(max((array.row_bytes for array in arrays), default=1), 1))
-    sizes = [
-        max(planned_metadata(plan, array, formats.by_name(plan.zarr_format)).write_chunks[array.axis or 0], 1)
-        for array in arrays
-    ]
-    step = max(step // math.lcm(*sizes), 1) * math.lcm(*sizes) if math.lcm(*sizes) <= step else step
-    starts = range(plan.moved or 0, length, step)
-    return [(start, min(start + step, length)) for start in starts]
 
 
 def restore_moved(claim: Claim, handle: NodeHandle) -> None:
@@ -120,11 +99,11 @@ def restore_moved(claim: Claim, handle: NodeHandle) -> None:
         drop_kept(claim, handle)
         return
     plan = FilesPlan.from_json(json.loads(bytes(data)))
-    runner = TaskRunner(plan, store, handle.config, OpenFiles(plan.reader, handle.config), unaligned="allow")
+    runner = TaskRunner(plan, store, handle.config, OpenFiles(plan.reader, handle.config))
     for part in plan.parts:
         runner.run(part)
         claim.check()
-    place = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
+    place = plan.handle(store, handle.config)
     bridge.run(publish_arrays(plan, place), blocking=store.blocking)
     bridge.run(publish_group(plan, place, is_complete=False), blocking=store.blocking)
     drop_kept(claim, handle)
@@ -135,7 +114,7 @@ def drop_kept(claim: Claim, handle: NodeHandle) -> None:
     folder, store = f"{claim.folder.path}/{KEPT}", handle.store
     bridge.run(
         store.erase_values([f"{folder}/plan"]), blocking=store.blocking
-    )  # first, so that no other rows are restored
+    )  # first: no other rows are restored then
     bridge.run(store.erase_prefix(f"{folder}/"), blocking=store.blocking)
     claim.update(cut=False)
     claim.found = {**claim.found, "cut": False}

@@ -1,20 +1,23 @@
-"""A job whose plan exists: running its tasks, and publishing or dropping the result."""
+"""A job whose plan exists: its tasks, which run in one call or anywhere, and publishing or dropping the result."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from functools import partial
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from zarrasync import formats
+from zarrasync import config as settings
 from zarrasync._concurrency import bridge, clock
+from zarrasync._util import records
 from zarrasync._util.advice import in_terms_of
-from zarrasync._util.redact import redacted_errors
-from zarrasync.bulk.files.records.plan import FilesPlan
+from zarrasync._util.redact import has_secrets, redacted_errors
+from zarrasync.bulk.files.records.plan import FilesPlan, Part
 from zarrasync.bulk.files.records.target import read_target
 from zarrasync.bulk.files.running.moved_rows import drop_kept, restore_moved
-from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.publish import (
     publication_record,
     publish_again,
@@ -24,22 +27,27 @@ from zarrasync.bulk.files.running.publish import (
     write_inline,
 )
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
+from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.content import bad_files_error
+from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
+from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
 from zarrasync.display.job_progress import JobProgress
-from zarrasync.display.progress import ignore_progress
+from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
+from zarrasync.display.text import counted
 from zarrasync.errors import WriteConflictError
+from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import CountingStore, Store
 from zarrasync.stores.base import Transaction
-from zarrasync.transfer.unaligned import Unaligned
 
 T = TypeVar("T")
 _NEW_PLAN = (
@@ -88,14 +96,13 @@ class PlannedJob:
             store: The store of the destination.
             config: The settings.
         """
-        handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
-        claim = Claim(store.notes, plan.path)
+        handle, claim = plan.handle(store, config), Claim(store.notes, plan.path)
         state = b"" if store.notes is store else claim.folder.transaction()
         if not state:
             return cls(plan, handle, claim, is_independent=True)
         assert store.transactions is not None  # which have begun it
         transaction = store.transactions.attach(state)
-        own = NodeHandle(CountingStore(transaction.store), plan.path, handle.format, config, is_format_known=True)
+        own = plan.handle(CountingStore(transaction.store), config)
         return cls(plan, own, claim, is_independent=True, transaction=transaction, published=handle)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -145,32 +152,23 @@ class PlannedJob:
             self._claim.folder.remove()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
         else:
-            self._claim.acquire(self._wait, plan.digest)
-            with self._claim:
-                self._finish(report, verify=verify)
+            with self._claim.of_plan(plan.digest):
+                changes = self._finish(report, verify=verify)
+            if changes:
+                raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
         report.seconds = clock.monotonic() - begin
         return report
 
-    def _finish(self, report: FilesReport, *, verify: bool) -> None:
-        """Publish the result. The claim is kept."""
+    def _finish(self, report: FilesReport, *, verify: bool) -> list[str]:
+        """Publish the result. Return a message if another writer has changed the dataset so that it cannot be published."""
         if self._claim.is_committed:  # an earlier call was killed after that
-            self._claim.is_published = True
             report.notes.append("the plan was finished before")
-            return
-        changes: list[str] = []
-        try:
-            self._check_transaction()
-            if self._claim.is_publishing:  # an earlier call was killed
-                changes = publish_again(self._claim, self._handle)
-            else:
-                self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
-        except BaseException:
-            self._claim.restore()
-            raise
-        self._claim.is_published = True
-        if changes:
-            self._claim.release()
-            raise WriteConflictError(f"{changes[0]}; make a new plan", key=self.plan.path)
+            return []
+        self._check_transaction()
+        if self._claim.is_publishing:  # an earlier call was killed
+            return publish_again(self._claim, self._handle)
+        self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
+        return []
 
     def _check_transaction(self) -> None:
         """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
@@ -191,8 +189,7 @@ class PlannedJob:
             WriteConflictError: If the result is being published, or the plan is finished or abandoned.
         """
         plan = self.plan
-        self._claim.acquire(self._wait, plan.digest)
-        try:
+        with self._claim.of_plan(plan.digest):
             is_committed = self._transaction is not None and self._transaction.is_committed()
             is_committed = is_committed or self._claim.is_committed
             if self._claim.is_publishing or is_committed or (plan.is_new and self._is_published()):
@@ -204,10 +201,6 @@ class PlannedJob:
             self._claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
             if plan.is_new and self._transaction is None:
                 self._run(erase_arrays(self._handle, [array.name for array in plan.arrays]))
-        except BaseException:
-            self._claim.restore()
-            raise
-        self._claim.release()
 
     def _is_published(self) -> bool:
         """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
@@ -225,7 +218,7 @@ class PlannedJob:
             self._run(publish_group(plan, handle, is_complete=False))
         for array in plan.arrays:
             if array.shape is not None:
-                target = planned_array(plan, array, handle.store, handle.config)
+                target = plan.open(array, handle.store, handle.config)
                 present = target.metadata.with_shape(array.shape)
                 place = NodeHandle(handle.store, target.path, handle.format, handle.config)
                 self._run(erase_pending(place, present))
@@ -238,7 +231,6 @@ class PlannedJob:
         *,
         numbers: Sequence[int] | None = None,
         verify: bool = False,
-        unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> None:
         """Run the tasks that are not finished, and mark each one.
@@ -249,7 +241,6 @@ class PlannedJob:
             permit: The permission for processes that do not have the claim.
             numbers: The numbers of the tasks; all by default.
             verify: Whether to compare stored values with the files.
-            unaligned: Whether tasks may share chunks. Where only this process writes, they may.
             progress: The progress of the job, whose size is set.
         """
         plan, store, config = self.plan, self._handle.store, self._handle.config
@@ -265,9 +256,14 @@ class PlannedJob:
             progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
             progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
 
-        bad: dict[str, str] = {}
+        bad, is_marked = dict[str, str](), workers.is_local and permit is None and len(plan.parts) > 1
+
+        def mark(number: int) -> str:
+            return "" if permit is None else self._claim.folder.task_key(plan.digest, number)
 
         def done(number: int, part: FilesReport) -> None:
+            if is_marked and not part.bad_files:
+                self._claim.mark(plan.digest, number)
             add_reports(report, part)
             bad.update(part.bad_files)
             if not part.bad_files:
@@ -275,51 +271,18 @@ class PlannedJob:
                 report.tasks += 1
             self._claim.check()
 
-        if not workers.is_local:
-
-            def done_elsewhere(number: int, part: FilesReport) -> None:
-                done(number, part)
-                if progress is not None and not part.bad_files:
-                    progress(part.nbytes)
-
-            workers.run_tasks(
-                plan,
-                waiting,
-                store,
-                config,
-                permit,
-                verify=verify,
-                unaligned=unaligned,
-                mark=partial(self._claim.folder.task_key, plan.digest),
-                done=done_elsewhere,
-            )
-            self._check_files(bad)
-            return
-
         def written(nbytes: int) -> None:
             self._claim.check()
             (progress or ignore_progress)(nbytes)
 
-        files = workers.local_files(plan.reader, config)
-        for number in waiting:
-            own = store if fork is None else fork()
-            runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
-            mark = "" if permit is None else self._claim.folder.task_key(plan.digest, number)
-            part = runner.run(plan.parts[number], mark, permit, written)
-            if permit is None and len(plan.parts) > 1 and not part.bad_files:
-                self._claim.mark(plan.digest, number)
-            done(number, part)
-        self._check_files(bad)
-
-    def _check_files(self, bad: Mapping[str, str]) -> None:
-        """Raise an error if files could not be read. All other tasks have been run."""
+        options: Any = {"verify": verify, "fork": fork, "permit": permit, "mark": mark, "done": done}
+        workers.run_tasks(plan, waiting, store, config, progress=written, **options)
         if bad and self._is_independent:
             has_changed = all(_NEW_PLAN[0] in reason for reason in bad.values())
             hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one"
-            hint += "" if has_changed else " without these files"
-            raise bad_files_error(bad, len(self.plan.files), hint)
+            raise bad_files_error(bad, len(plan.files), hint + ("" if has_changed else " without these files"))
         if bad:
-            raise bad_files_error(bad, len(self.plan.files))
+            raise bad_files_error(bad, len(plan.files))
 
     # -------------------------------------------------------------- publishing
 
@@ -407,3 +370,133 @@ async def erase_arrays(handle: NodeHandle, names: Iterable[str]) -> None:
     for name in names:
         for prefix in handle.format.erase_prefixes(join(handle.path, name)):
             await handle.store.erase_prefix(prefix)
+
+
+# ------------------------------------------------------------------ plans
+
+
+@dataclass(frozen=True)
+class FilesWork(PlannedWork):
+    """The ingestion of files, whose tasks write the rows of files.
+
+    Attributes:
+        plan: The plan; ``None`` if all files were ingested before.
+        dest: The destination.
+        config: The settings.
+        known: The number of files that were ingested before.
+    """
+
+    plan: FilesPlan | None
+    dest: NodePlace = field(metadata=records.TRANSIENT)
+    config: settings.Config = field(metadata=records.TRANSIENT)
+    known: int = 0
+    notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    kind = "ingest"
+
+    # -------------------------------------------------------------- as data
+
+    def to_json(self, root: str | None = None) -> dict[str, Any]:
+        own = replace(self, plan=None if self.plan is None else self.plan.public(root))
+        return {"dest": self.dest.to_json("destination", root), **records.to_json(own)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: settings.Config) -> FilesWork:
+        """Return the work that ``to_json`` has described.
+
+        Args:
+            values: The description.
+            dest: The destination.
+            root: The directory from which relative paths start.
+            config: The settings.
+
+        Raises:
+            MetadataError: If the values are not such a description.
+        """
+        own = {item.name: values[item.name] for item in fields(cls) if item.name in values.keys() - {"dest"}}
+        work = records.from_json(cls, own, "plan of the ingestion", dest=dest, config=config)
+        return replace(work, plan=None if work.plan is None else work.plan.under(root))
+
+    def opened(self, credentials: Credentials) -> FilesWork:
+        plan = self.plan
+        if plan is not None and credentials.source_options:
+            options = {**plan.reader.storage_options, **credentials.source_options}
+            plan = replace(plan, reader=replace(plan.reader, storage_options=options))
+        return replace(self, plan=plan, dest=self.dest.opened(credentials.storage_options))
+
+    # -------------------------------------------------------------- tasks and commands
+
+    @property
+    def digest(self) -> str:
+        return "nothing" if self.plan is None else self.plan.digest
+
+    @cached_property
+    def sizes(self) -> Sequence[Sizes]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  # computed once
+        plan = self.plan
+        if plan is None:
+            return []
+        grids = {array.name: plan.metadata(array).grid for array in plan.arrays}
+        parts = [(plan.task_bytes(part), _requests(plan, part, grids)) for part in plan.parts]
+        return [Sizes(nbytes, nbytes, nbytes, requests) for nbytes, requests in parts]
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
+        plan, most = self.plan, self.config.memory_budget
+        items = [] if plan is None else [(_text(plan, part), plan.task_bytes(part)) for part in plan.parts]
+        return [Task(number, name, nbytes, min(nbytes, most)) for number, (name, nbytes) in enumerate(items)]
+
+    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
+        if self.plan is None:
+            return FilesReport(known=self.known)
+        if not numbers:
+            return IngestReport()
+        name = f"ingest {job_name(self.dest.store, self.dest.path)}"
+        with closing(FileWorkers(executor)) as workers, report_progress(progress, 0, name) as watch:
+            workers.check_stores(self.dest.store)
+            return self._job().run_independently(workers, numbers, verify=verify, progress=watch)
+
+    def finish(self, *, verify: bool) -> FilesReport:
+        if self.plan is None:
+            return FilesReport(known=self.known, notes=list(self.notes), left_out=list(self.left_out))
+        report = self._job().finish(verify=verify)
+        report.known = self.known
+        return report
+
+    def abandon(self) -> None:
+        if self.plan is not None:
+            self._job().abandon()
+
+    def _job(self) -> PlannedJob:
+        assert self.plan is not None
+        return PlannedJob.of(self.plan, self.dest.store, self.config)
+
+
+def _text(plan: FilesPlan, part: Part) -> str:
+    if part.array:
+        return f"/{part.array}"
+    return f"{plan.dim}[{part.start}:{part.stop}] of {counted(len(plan.arrays_of(part)), 'array')}"
+
+
+def _requests(plan: FilesPlan, part: Part, grids: Mapping[str, Grid]) -> int:
+    """Return about how many requests a task makes: one for each part of a file, and one for each stored value."""
+    count = 0
+    for array in plan.arrays_of(part):
+        grid = grids[array.name]
+        region = [slice(0, axis.extent) for axis in grid.axes]
+        if array.axis is not None:
+            region[array.axis] = slice(part.start, part.stop)
+        values = (count_touched(selector, axis)[0] for selector, axis in zip(region, grid.axes, strict=True))
+        count += math.prod(values) + len(plan.segments_of(part.start, part.stop))
+    return count
+
+
+def missing_credentials(plan: FilesPlan) -> list[str]:
+    """Return a remark if the document of a plan leaves out credentials."""
+    urls = sum(file.name != file.url for file in plan.files)
+    places = [
+        *([f"the URLs of {counted(urls, 'file')}"] * bool(urls)),
+        *(["the options of the engine"] * has_secrets(plan.reader.engine_options)),
+    ]
+    if not places:
+        return []
+    return [f"the document of the plan lacks the credentials in {' and '.join(places)}; other processes need them"]

@@ -16,13 +16,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
-from zarrasync.bulk.files.records.journal import Journal
-from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan
-from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources, read_sources
-from zarrasync.bulk.files.running.tasks import planned_array
+from zarrasync.bulk.files.records.journal import JOURNAL, Journal, change_sources, read_sources
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.compare import compare_values, has_values
 from zarrasync.display.text import counted
@@ -58,7 +55,7 @@ async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = Fa
 
 
 async def _write_inline(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
-    target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
+    target = plan.open(array, handle.store, replace(handle.config, unaligned="allow"))
     for region, values in _inline_parts(plan, array, target):
         await target.view[region].write(values)
         if verify:
@@ -75,7 +72,7 @@ async def is_inline_stored(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle
     """
     if array.kind != "inline":
         return True
-    target = planned_array(plan, array, handle.store, handle.config)
+    target = plan.open(array, handle.store, handle.config)
     for region, values in _inline_parts(plan, array, target):
         if not await has_values(target, region, values):
             return False
@@ -89,18 +86,10 @@ def _inline_parts(plan: FilesPlan, array: ArrayPlan, target: AsyncArray) -> Iter
         yield tuple(region), values
         return
     inner = (slice(None),) * array.axis
-    for start, stop in array.rows or _joined(plan):
+    for start, stop in array.rows or [(run.start, run.stop) for run in plan.runs_of(Part(0, plan.length))]:
         rows = slice(done, done + stop - start)
         region[array.axis], done = slice(start, stop), rows.stop
         yield tuple(region), np.ascontiguousarray(values[(*inner, rows)])
-
-
-def _joined(plan: FilesPlan) -> list[tuple[int, int]]:
-    """Return the rows of the segments, those that follow each other joined."""
-    runs: list[tuple[int, int]] = []
-    for start, stop, _, _ in plan.segments:
-        runs.append((runs.pop()[0], stop) if runs and runs[-1][1] == start else (start, stop))
-    return runs
 
 
 async def unchanged_arrays(plan: FilesPlan, handle: NodeHandle) -> dict[str, ArrayMetadata]:
@@ -127,7 +116,7 @@ async def unchanged_arrays(plan: FilesPlan, handle: NodeHandle) -> dict[str, Arr
 
 
 def _is_growing(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
-    return planned_array(plan, array, handle.store, handle.config).shape != array.shape
+    return plan.open(array, handle.store, handle.config).shape != array.shape
 
 
 def _changed_shape(name: str, present: ArrayMetadata, array: ArrayPlan, handle: NodeHandle) -> ShapeError:
@@ -163,7 +152,7 @@ async def publish_arrays(
 
 
 async def _publish_array(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, known: ArrayMetadata | None) -> None:
-    target = planned_array(plan, array, handle.store, handle.config)
+    target = plan.open(array, handle.store, handle.config)
     if array.shape is None:
         await _put_new_array(array, target.path, handle)
         return
@@ -345,7 +334,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         plan = FilesPlan.from_json(record.get("plan", {}))
     except MetadataError as error:
         raise claim.folder.damaged_record(error) from error
-    place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
+    place = plan.handle(handle.store, handle.config)
 
     def run(call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=handle.store.blocking)
@@ -382,7 +371,7 @@ async def _is_recorded(plan: FilesPlan, handle: NodeHandle) -> bool:
 
 def _change(plan: FilesPlan, array: ArrayPlan, node: FoundNode | None, place: NodeHandle) -> str:
     """Return how an array differs from both its state before and after the publication; empty if it does not."""
-    target = planned_array(plan, array, place.store, place.config)
+    target = plan.open(array, place.store, place.config)
     if node is None:
         return "" if array.shape is None else f"{array.name!r} does not exist any more"
     if not isinstance(node.metadata, ArrayMetadata):

@@ -1,17 +1,20 @@
-"""Running one task of a job: reading its rows from the files, and writing them to the arrays."""
+"""Running the tasks of a job: reading rows from the files and writing them to the arrays, in this process or elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import formats, transfer
-from zarrasync._concurrency import bridge
+from zarrasync import transfer
+from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
@@ -19,56 +22,32 @@ from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
-from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.conversions import check_strings, convert_times, convert_values
+from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
-from zarrasync.bulk.files.sources.times import convert_times
 from zarrasync.bulk.jobs.claim_folder import KEPT
 from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.scratch_folders import remove_abandoned_folders
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport, ignore_progress
-from zarrasync.errors import ShapeError, SourceFilesError
-from zarrasync.formats import Format
+from zarrasync.errors import SourceFilesError
 from zarrasync.indexing.regions import Region
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_times import TimeUnits
-from zarrasync.model.chunk_grids import GridAxis
-from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
+from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
-from zarrasync.transfer.unaligned import Unaligned
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
 
 
-def planned_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
-    """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
-    format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
-    handle = NodeHandle(store, path, format_, config, is_format_known=True)
-    return AsyncArray(handle, planned_metadata(plan, array, format_))
-
-
 def kept_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
     """Return the array with the rows of an array that move, from the first one on. Its metadata are not stored."""
-    path = join(plan.path, f"{JOB_FOLDER}/{KEPT}/{array.name}")
-    handle = NodeHandle(store, path, formats.by_name(plan.zarr_format), config, is_format_known=True)
-    return AsyncArray(handle, planned_metadata(plan, array, handle.format))
-
-
-def planned_metadata(plan: FilesPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
-    """Return the metadata that an array will have after the job."""
-    path = join(plan.path, array.name)
-    documents = {
-        key: array.documents[key].encode() if key in array.documents else None for key in format_.document_keys(path)
-    }
-    metadata = format_.parse(path, documents)
-    assert isinstance(metadata, ArrayMetadata)
-    return metadata
+    return AsyncArray(plan.handle(store, config, f"{JOB_FOLDER}/{KEPT}/{array.name}"), plan.metadata(array))
 
 
 @dataclass
@@ -81,7 +60,6 @@ class TaskRunner:
         config: The settings.
         files: The open files.
         verify: Whether to read the values back, and to compare them with the files.
-        unaligned: Whether tasks may share chunks.
     """
 
     plan: FilesPlan
@@ -89,7 +67,6 @@ class TaskRunner:
     config: Config
     files: OpenFiles
     verify: bool = False
-    unaligned: Unaligned = "safe"
 
     def run(
         self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
@@ -151,7 +128,7 @@ class TaskRunner:
 
     def _source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
         """Return the values of a task in the files, the array, and the region of the array for them."""
-        target = planned_array(self.plan, array, CountingStore(self.store), self.config)
+        target = self.plan.open(array, CountingStore(self.store), self.config)
         shape = list(target.shape)
         region = [slice(0, n) for n in shape]
         if array.axis is not None:
@@ -169,23 +146,23 @@ class TaskRunner:
         """
         memory = FifoGate(memory_limit(self.config), shared=False)
 
-        async def write(array: ArrayPlan) -> None:
-            source, target, region = self._source_of(array, part)
+        async def write(item: tuple[ArrayPlan, Part]) -> None:
+            source, target, region = self._source_of(*item)
             async with Permits(memory, BlockPlan(source, target, region).nbytes):
                 own = await write_blocks(
                     source,
                     target,
                     region,
-                    self.unaligned,
-                    is_new=array.shape is None,
+                    "allow",  # no other task writes the same chunks, and no other job the same dataset
+                    is_new=item[0].shape is None,
                     is_hidden=True,
                     verify=self.verify,
                     progress=progress,
                 )
             add_reports(report, own)
 
-        writing = for_each(write, self.plan.arrays_of(part), _CONCURRENT_ARRAYS)
-        bridge.run(writing, blocking=self.store.blocking)
+        items = [(array, run) for array in self.plan.arrays_of(part) for run in self.plan.runs_of(part)]
+        bridge.run(for_each(write, items, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
 
     # -------------------------------------------------------------- reading
 
@@ -215,80 +192,247 @@ class TaskRunner:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
 
     def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:
-        file = self.plan.files[number]
-        if str(number) in array.absent:
+        file, variable = self.plan.files[number], array.in_file(number)
+        if variable.is_absent:
             shape = tuple(part.stop - part.start for part in region)
             return np.full(shape, target.metadata.spec.fill_value, target.dtype)
-        if array.stacks:
-            assert array.axis is not None
-            inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)
-            values = np.expand_dims(self._read_in_order(array, number, inner), array.axis)
-        else:
-            values = self._read_in_order(array, number, region)
+        parts = [(dim, part) for dim, part in zip(array.dims, region, strict=True) if dim in variable.dims]
+        order = list(range(len(parts)))
+        if tuple(dim for dim, _ in parts) != variable.dims:  # which may contain a name twice otherwise
+            order = [variable.dims.index(dim) for dim, _ in parts]
+        region = tuple(part for _, (_, part) in sorted(zip(order, parts, strict=True)))
+        values = self.files.read(file, array.name, region).transpose(order)
+        if values.ndim < len(array.dims):  # the file is one row
+            values = np.expand_dims(values, array.axis or 0)
         check_strings(array.name, values, file.name, target.dtype)
         name = f"{array.name!r} of {file.name}"
         if array.units is None:
             are_numbers = values.dtype.kind in "biufc" and target.dtype.kind in "biufc"
             return convert_values(values, target.dtype, name) if are_numbers else values
-        own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
-        attributes = stored_attributes(target.metadata, formats.by_name(self.plan.zarr_format))
+        own, units = TimeUnits(*(variable.units or array.units)), TimeUnits(*array.units)
+        attributes = stored_attributes(target.metadata, self.plan.format)
         return convert_times(values, own, units, target.dtype, name, attributes)
 
-    def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
-        """Return a region of a file's variable, with its axes in the order of the array's, and with one that it lacks."""
-        file, axes = self.plan.files[number], array.source_orders.get(str(number))
-        if axes is None:
-            return self.files.read(file, array.name, region)
-        own = tuple(part for axis, part in sorted(zip(axes, region, strict=True)) if axis >= 0)
-        values = self.files.read(file, array.name, own).transpose([axis for axis in axes if axis >= 0])
-        return np.expand_dims(values, axes.index(-1)) if -1 in axes else values
+
+# ------------------------------------------------------------------ this process and others
 
 
-# ------------------------------------------------------------------ tasks without common chunks
+_HEADERS_PER_CALL = 8
+_SHORT_SECONDS = 1.0
+"""Seconds in which this process reads headers itself, because others would import the libraries for them first."""
 
 
-def disjoint_tasks(plan: FilesPlan, numbers: Iterable[int]) -> dict[int, list[int]]:
-    """Return tasks in groups, by their first number. Tasks that write parts of the same chunk are in one group.
+class FileWorkers(Workers):
+    """Workers that read headers and run the tasks of jobs with files, and this process with its open files.
 
     Args:
-        plan: The job.
-        numbers: The numbers of the tasks.
+        executor: The argument of users; see ``engine_of``. ``None`` and 1 stand for this process.
+        start_method: How processes of this machine start.
     """
-    format_ = formats.by_name(plan.zarr_format)
-    axes: list[GridAxis] = [
-        planned_metadata(plan, array, format_).grid.axes[array.axis]
-        for array in plan.arrays
-        if array.kind == "rows" and array.axis is not None
-    ]
-    groups: dict[int, list[int]] = {}
-    first, last = -1, -1
-    for number in sorted(numbers, key=lambda number: plan.parts[number].start):
-        part = plan.parts[number]
-        if part.array:  # all of an array that no other task writes
-            groups[number] = [number]
-            continue
-        if last >= 0 and any(axis.find(part.start) == axis.find(last) for axis in axes):
-            groups[first].append(number)
-        else:
-            first = number
-            groups[first] = [number]
-        last = part.stop - 1
-    return groups
+
+    def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
+        super().__init__(executor, start_method)
+        self._files: dict[WayToOpen, OpenFiles] = {}
+        self._shared = set[WayToOpen]()
+
+    def local_files(self, options: ReaderOptions, config: Config) -> OpenFiles:
+        """Return the open files of this process. They remain open until ``close`` is called."""
+        key = options, config
+        if key not in self._files:
+            self._files[key] = OpenFiles(options, config)
+        return self._files[key]
+
+    def headers(self, files: Sequence[SourceFile], options: ReaderOptions, config: Config) -> list[FileHeader]:
+        """Return the headers of files. Variables that belong to the chosen ones in the first file are compared in all.
+
+        Args:
+            files: The files.
+            options: How to open them, and the variables to store.
+            config: The settings.
+        """
+        self.warm()
+        first, own, names = list[FileHeader](), self.local_files(options, config), list[str]()
+        if options.variables:
+            for file in files:
+                first += own.headers([file], options.variables)
+                if first[-1].error is None:
+                    break
+            names = sorted({*options.variables}.union(*(header.linked(options.variables) for header in first)))
+        return first + self._headers(files[len(first) :], options, config, names)
+
+    def _headers(
+        self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, names: Sequence[str]
+    ) -> list[FileHeader]:
+        here = partial(self.local_files(options, config).headers, chosen=names, with_linked=False)
+        if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
+            return here(files)
+        durations, first, rest = [], list[FileHeader](), files[2:]
+        for file in files[:2]:  # the first one includes the import of modules
+            begin = clock.monotonic()
+            first += here([file])
+            durations.append(clock.monotonic() - begin)
+        if min(durations) * len(rest) <= _SHORT_SECONDS:
+            return first + here(rest)
+        found: dict[int, list[FileHeader]] = {}
+        own = self._config_of_each(options, config)
+
+        def call(start: int) -> Callable[[], list[FileHeader]]:
+            return partial(read_headers, rest[start : start + _HEADERS_PER_CALL], options, own, names)
+
+        self.run(range(0, len(rest), _HEADERS_PER_CALL), call, found.__setitem__)
+        return first + [header for number in sorted(found) for header in found[number]]
+
+    def run_tasks(
+        self,
+        plan: FilesPlan,
+        numbers: Iterable[int],
+        store: Store,
+        config: Config,
+        *,
+        verify: bool,
+        fork: Callable[[], Store] | None,
+        permit: Permit | None,
+        mark: Callable[[int], str],
+        done: Callable[[int, FilesReport], None],
+        progress: Progress,
+    ) -> None:
+        """Run tasks. On other processes, tasks whose process ended are run again by another one.
+
+        If the processes need forks of the store, the changes of each task are merged when it has ended.
+
+        Args:
+            plan: The job.
+            numbers: The numbers of the tasks.
+            store: The store of the destination.
+            config: The settings.
+            verify: Whether to compare stored values with the files.
+            fork: Opens a fork of the store, if tasks of this process need one.
+            permit: The permission to run tasks.
+            mark: Returns the key that marks a task as finished.
+            done: Called with the number and the report of each finished task.
+            progress: Called with the number of bytes written since the last call.
+
+        Raises:
+            StoreError: If processes that run the same task ended several times, or the store failed.
+        """
+        if self.is_local:
+            files = self.local_files(plan.reader, config)
+            for number in numbers:
+                runner = TaskRunner(plan, store if fork is None else fork(), config, files, verify)
+                done(number, runner.run(plan.parts[number], mark(number), permit, progress))
+            return
+        own, forks = self._config_of_each(plan.reader, config), store.forks
+        open_store = partial(_same, store) if forks is None else forks.fork()
+
+        def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
+            part = plan.for_part(plan.parts[number])
+            return partial(run_task, part, mark(number), permit, open_store, own, verify=verify)
+
+        def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
+            report, changes = result
+            if changes and forks is not None:
+                forks.merge(changes)
+            done(number, report)
+            if not report.bad_files:
+                progress(report.nbytes)
+
+        self.run(numbers, call, ended)
+
+    def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
+        """Return the settings of a process. All processes of this machine together use the threads of the settings.
+
+        The memory budget is not divided: with less memory, each process would decode chunks of the files several times.
+        """
+        if self.count == 1:
+            self._shared.add((options, config))
+            return config
+        return replace(config, threads=max(1, config.pool_size // self.count))
+
+    def close(self) -> None:
+        """Close the files of this process, and end the processes that this object has started."""
+        while self._files:
+            self._files.popitem()[1].close()
+        shared_files.forget(self._shared)
+        super().close()
+        if self.count > 1:
+            remove_abandoned_folders()
 
 
-def with_disjoint_tasks(plan: FilesPlan) -> FilesPlan:
-    """Return a plan in which one task writes all rows of a chunk.
+# ------------------------------------------------------------------ in other processes
 
-    Raises:
-        ShapeError: If a chunk contains rows that do not follow each other.
+
+WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
+_MOST_WAYS = 2
+
+
+def _same(store: Store) -> Store:
+    return store
+
+
+class SharedFiles:
+    """The open files of a process that runs tasks of several jobs. They remain open from one task to the next.
+
+    At most the files of the last two ways to open them remain open, and those that tasks read.
     """
-    parts = []
-    for numbers in disjoint_tasks(plan, range(len(plan.parts))).values():
-        own = [plan.parts[number] for number in numbers]
-        if gap := next(((a.stop, b.start) for a, b in pairwise(own) if a.stop != b.start), None):
-            raise ShapeError(
-                f"independent tasks cannot write rows before {gap[0]} and from {gap[1]} on, because they are in the same chunk; "
-                "ingest the files in one call, or as several jobs"
-            )
-        parts.append(replace(own[0], stop=own[-1].stop))
-    return replace(plan, parts=parts)
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[WayToOpen, OpenFiles] = OrderedDict()
+        self._users: Counter[OpenFiles] = Counter()
+        self._lock = thread_lock()
+
+    @contextmanager
+    def use(self, options: ReaderOptions, config: Config) -> Iterator[OpenFiles]:
+        """Return the open files. They are not closed before the end of this context."""
+        key = options, config
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = OpenFiles(options, config)
+            self._known.move_to_end(key)
+            files = self._known[key]
+            self._users[files] += 1
+        try:
+            yield files
+        finally:
+            with self._lock:
+                self._users -= Counter([files])
+                is_forgotten = self._known.get(key) is not files and files not in self._users
+                idle = [known for known, other in self._known.items() if other not in self._users]
+                unused = [self._known.pop(known) for known in idle[: max(len(self._known) - _MOST_WAYS, 0)]]
+            for other in [*unused, files] if is_forgotten else unused:
+                other.close()
+
+    def forget(self, ways: Iterable[WayToOpen]) -> None:
+        """Close the files that were opened in some ways. Tasks that still read them close them when they end."""
+        with self._lock:
+            forgotten = [self._known.pop(way) for way in ways if way in self._known]
+            unused = [files for files in forgotten if files not in self._users]
+        for files in unused:
+            files.close()
+
+
+shared_files = SharedFiles()
+"""The files of a process that runs tasks for others. It is this process if the executor has threads."""
+
+
+def read_headers(
+    files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str]
+) -> list[FileHeader]:
+    """Return the headers of files, in a worker process."""
+    with shared_files.use(options, config) as opened:
+        return opened.headers(files, chosen)
+
+
+def run_task(
+    plan: FilesPlan,
+    mark: str,
+    permit: Permit | None,
+    open_store: Callable[[], Store],
+    config: Config,
+    *,
+    verify: bool,
+) -> tuple[FilesReport, bytes]:
+    """Run the only task of a plan in a worker process. Return its report, and the changes of a fork of the destination."""
+    store = open_store()
+    with shared_files.use(plan.reader, config) as opened:
+        report = TaskRunner(plan, store, config, opened, verify).run(plan.parts[0], mark, permit)
+    return report, b"" if store.forks is None else store.forks.changes()

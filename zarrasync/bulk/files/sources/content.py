@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from typing import BinaryIO
 
-from zarrasync.bulk.files.sources.netcdf3 import complete_size
 from zarrasync.display.text import counted
 from zarrasync.errors import SourceFilesError
 
@@ -55,11 +55,16 @@ def bad_files_error(bad: Mapping[str, Exception | str], count: int, hint: str = 
         if count > 1:
             errors[0].add_note(hint)
         return errors[0]
-    reasons = {name: getattr(error, "files", {}).get(name, str(error)) for name, error in bad.items()}
+    reasons = {name: reason_of(name, error) for name, error in bad.items()}
     listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     return SourceFilesError(
         f"{len(bad):,} of {counted(count, 'file')} cannot be ingested: {listed}; {hint}", files=reasons
     )
+
+
+def reason_of(name: str, error: Exception | str) -> str:
+    """Return why a file cannot be ingested, from its name and its error."""
+    return str(getattr(error, "files", {}).get(name, error))
 
 
 def _netcdf3_size(file: BinaryIO, start: bytes) -> int:
@@ -80,3 +85,72 @@ def _hdf5_size(start: bytes) -> int:
     width, addresses = (start[13], 24 + 4 * version) if version < 2 else (start[9], 12)
     at = addresses + 2 * width
     return int.from_bytes(start[at : at + width], "little")
+
+
+# ------------------------------------------------------------------ netCDF-3
+
+
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
+"""The bytes of an element by the code of its data type."""
+_STREAMED = (1 << 32) - 1, (1 << 64) - 1
+"""The number of records if it was not known when the header was written."""
+_LARGEST_HEADER = 256 << 20
+
+
+def complete_size(file: BinaryIO, version: int) -> int:
+    """Return the smallest size of the complete file, according to its header.
+
+    Args:
+        file: The file, after its first four bytes.
+        version: The version of the format: 1, 2 with long offsets, or 5 with long sizes.
+
+    Raises:
+        ValueError: If the header is not complete.
+        KeyError: If it is damaged; or an ``IndexError``.
+    """
+
+    def read(nbytes: int = 8 if version == 5 else 4) -> int:
+        data = file.read(nbytes)
+        if len(data) < nbytes or file.tell() > _LARGEST_HEADER:
+            raise ValueError(f"the file is truncated, or damaged: its header is not complete; {FETCH_AGAIN}")
+        return int.from_bytes(data, "big")
+
+    def skip(nbytes: int) -> None:
+        """Skip bytes and their padding."""
+        file.seek(-(-nbytes // 4) * 4, os.SEEK_CUR)
+
+    def items() -> range:
+        """Return the numbers of the items of a list, after its tag."""
+        read(4)
+        return range(read())
+
+    def skip_attributes() -> None:
+        for _ in items():
+            skip(read())
+            size = _SIZES[read(4)]
+            skip(read() * size)
+
+    records, lengths = read(), list[int]()
+    for _ in items():
+        skip(read())
+        lengths.append(read())
+    skip_attributes()
+    ends, of_records = list[int](), list[tuple[int, int]]()
+    for _ in items():
+        skip(read())
+        shape = [lengths[read()] for _ in range(read())]
+        skip_attributes()
+        size = _SIZES[read(4)]
+        read()  # the size of large variables is not correct
+        begin, is_record = read(4 if version == 1 else 8), bool(shape) and shape[0] == 0
+        nbytes = math.prod(shape[is_record:]) * size
+        if is_record:
+            of_records.append((begin, nbytes))
+        else:
+            ends.append(begin + nbytes)
+    if records and records not in _STREAMED:
+        sizes = [
+            nbytes if len(of_records) == 1 else -(-nbytes // 4) * 4 for _, nbytes in of_records
+        ]  # one is not padded
+        ends += [begin + (records - 1) * sum(sizes) + nbytes for begin, nbytes in of_records]
+    return max(file.tell(), *ends) if ends else file.tell()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from zarrasync._util.redact import public_url
-from zarrasync.bulk.files.sources.hdf5_chunks import is_hdf5
-from zarrasync.bulk.files.sources.hdf5_types import find_unsafe
+from zarrasync.bulk.files.sources.hdf5 import find_unsafe, is_hdf5
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 
 _ZARR_SUFFIXES = (".zarr", ".zarr.zip", ".ozx")
@@ -57,6 +57,11 @@ def is_numpy(url: str) -> bool:
 def is_zarr(url: str) -> bool:
     """Return whether a URL has the name of a Zarr hierarchy."""
     return path_of(url).rstrip("/").lower().endswith(_ZARR_SUFFIXES)
+
+
+def is_hierarchy(url: str) -> bool:
+    """Return whether a source is a Zarr hierarchy, also if only its being a folder shows that."""
+    return is_zarr(url) or os.path.isdir(url)
 
 
 def engine_arguments(url: str, options: ReaderOptions, path: str = "") -> dict[str, Any]:

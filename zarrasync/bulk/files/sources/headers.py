@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util.redact import public_url
+from zarrasync.bulk.checksum import slabs, value_checksum
 from zarrasync.bulk.files.options import FileOptions
+from zarrasync.indexing.regions import Region
 from zarrasync.metadata.conventions.cf_attributes import MISSING_VALUE, inherited_attributes, parents_of_bounds
 
 SMALL_BYTES = 64 * 1024
@@ -192,6 +194,8 @@ class VariableHeader:
         problem: Why the variable cannot be stored; empty if it can.
         is_absent: Whether the file lacks the variable, so that its rows contain the fill value.
         gap: Which of its values the file does not contain, so that they are stored as missing; empty if it has all.
+        place: The name of the file or of the destination, for messages.
+        is_stored: Whether the variable is an array of the destination.
     """
 
     dims: tuple[str, ...]
@@ -205,6 +209,8 @@ class VariableHeader:
     problem: str = ""
     gap: str = ""
     is_absent: bool = False
+    place: str = ""
+    is_stored: bool = False
 
     def order_of(self, dims: Sequence[str | None]) -> tuple[int, ...] | None:
         """Return the axes in the order of some dimensions; ``None`` if these are not a permutation of the variable's own."""
@@ -317,3 +323,37 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     return str(value) if isinstance(value, Path) else value
+
+
+# ------------------------------------------------------------------ digests of large variables
+
+
+def add_digests(
+    header: FileHeader, names: Collection[str], dim: str, read: Callable[[str, Region], npt.NDArray[np.generic]]
+) -> FileHeader:
+    """Return a header in which large variables without rows have digests.
+
+    Args:
+        header: The header.
+        names: The names of the variables to compare with other files. Others get no digest.
+        dim: The dimension along which files are joined; empty for a single file.
+        read: Returns a region of a variable, by its name.
+    """
+    has_rows = any(dim in variable.dims for variable in header.variables.values())
+    with_digests = {
+        name: replace(variable, digest=_digest(name, variable, read))
+        for name, variable in header.variables.items()
+        if name in names
+        and variable.values is None
+        and dim
+        and dim not in variable.dims
+        and (has_rows or variable.is_coordinate)
+    }
+    return replace(header, variables={**header.variables, **with_digests})
+
+
+def _digest(name: str, header: VariableHeader, read: Callable[[str, Region], npt.NDArray[np.generic]]) -> int:
+    digest, itemsize = 0, np.dtype(object if header.dtype == "str" else header.dtype).itemsize
+    for region, axes in slabs(header.dims, header.shape, itemsize, header.chunks):
+        digest = value_checksum(read(name, region).transpose(axes), digest)
+    return digest

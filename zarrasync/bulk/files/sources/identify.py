@@ -126,23 +126,17 @@ def _local(path: str) -> Iterable[SourceFile]:
     names = [path] if os.path.lexists(path) else glob.glob(_with_literal_folder(path), recursive=True)
     if not names:
         raise FileNotFoundError(f"no file matches {path!r} (in {os.getcwd()})")
-    folders: dict[str, str] = {}
-    return [local_file(name, folders) for name in names]  # a link that leads nowhere has an identity, too
+    return [local_file(name) for name in names]  # a link that leads nowhere has an identity, too
 
 
-def local_file(path: str, folders: dict[str, str] | None = None) -> SourceFile:
-    """Return the present identity of a local file, with its path without symbolic links.
-
-    Args:
-        path: The path.
-        folders: The real paths of folders that were found before, which are added.
+def local_file(path: str) -> SourceFile:
+    """Return the present identity of a local file, with its path without symbolic links if that differs.
 
     Raises:
         FileNotFoundError: If it does not exist.
     """
-    return replace(
-        _local_identity(path), identity=_real_path(os.path.abspath(path), {} if folders is None else folders)
-    )
+    file, real = _local_identity(path), os.path.realpath(path)
+    return replace(file, identity="" if real == file.url else real)
 
 
 def _with_literal_folder(pattern: str) -> str:
@@ -151,20 +145,6 @@ def _with_literal_folder(pattern: str) -> str:
     while folder and name and not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     return glob.escape(folder) + pattern[len(folder) :]
-
-
-def _real_path(path: str, folders: dict[str, str]) -> str:
-    """Return the path of a file without symbolic links; empty if that is the same.
-
-    Args:
-        path: The absolute path.
-        folders: The real paths of folders, which are added.
-    """
-    folder, name = os.path.split(path)
-    if folder not in folders:
-        folders[folder] = os.path.realpath(folder)
-    real = os.path.realpath(path) if os.path.islink(path) else os.path.join(folders[folder], name)
-    return "" if real == path else real
 
 
 def _local_identity(name: str) -> SourceFile:

@@ -43,16 +43,20 @@ class _Pattern(NamedTuple):
     """A pattern of names.
 
     Attributes:
-        regex: The regular expression, with a group for each code.
+        regex: The regular expression, with a group for each code, or one for the field.
         depth: The number of folders whose names are part of it.
-        step: The unit of the labels.
-        field: The field of other labels than times; empty for times.
+        unit: The unit of times; empty for other labels.
+        field: The field of other labels.
     """
 
     regex: re.Pattern[str]
     depth: int
-    step: timedelta
-    field: str = ""
+    unit: str
+    field: str
+
+    def value(self, match: re.Match[str]) -> Any:
+        """Return the label of a match, or ``None`` if it is a time that does not exist."""
+        return _FIELDS[self.field][1](match["value"]) if self.field else _time(match.groupdict())
 
 
 @lru_cache(16)
@@ -60,25 +64,16 @@ def _parse(pattern: str) -> _Pattern:
     """Return a pattern.
 
     Raises:
-        ValueError: If it contains other codes, or no year.
+        ValueError: If it contains other codes, or neither a year nor a single field.
     """
-    fields = re.findall(r"\{.*?\}", pattern)
-    if len(fields) > 1 or any(field[1:-1] not in _FIELDS for field in fields):
-        known = ", ".join(f"{{{name}}}" for name in _FIELDS)
-        raise ValueError(f"labels={pattern!r} contains {' and '.join(fields)}; a pattern can contain one of {known}")
-    if field := re.search(r"\{(int|float|str)\}", pattern):
-        ends = (
-            re.escape(part).replace(r"\*", "[^/]*?").replace(r"\?", "[^/]")
-            for part in re.split(re.escape(field[0]), pattern, maxsplit=1)
-        )
-        before, after = ends
-        inner = f"{before}(?P<value>{_FIELDS[field[1]][0]}){after}"
-        inner += r"(?![\d])" if field[1] != "str" and not after else "" if after else r"(?=\.[^./]*$|$)"
-        return _Pattern(re.compile(inner), pattern.count("/"), timedelta(seconds=1), field[1])
-    parts, codes = list[str](), list[str]()
-    for code, text in re.findall(r"%(.?)|([^%])", pattern, re.DOTALL):
-        if text or code == "%":
-            parts.append(_WILDCARDS.get(text) or re.escape(text or code))
+    parts, codes, fields = list[str](), list[str](), list[str]()
+    for item in re.findall(r"%.?|\{.*?\}|[^%]", pattern, re.DOTALL):
+        code, field = item.removeprefix("%"), item.strip("{}")
+        if item.startswith("{") and field in _FIELDS:
+            fields.append(field)
+            parts.append(f"(?P<value>{_FIELDS[field][0]})")
+        elif not item.startswith("%") or item == "%%":
+            parts.append(_WILDCARDS.get(item) or re.escape(item[-1] if item == "%%" else item))
         elif code in codes:  # such as a year in the names of a folder and of its files
             parts.append(f"(?P={code})")
         elif code in _CODES:
@@ -89,15 +84,24 @@ def _parse(pattern: str) -> _Pattern:
             raise ValueError(
                 f"labels={pattern!r} contains the code '%{code}'; known are {known}, and %% for a percent sign"
             )
-    if not {"Y", "y"} & set(codes):
+    if len(fields) > 1 or (fields and codes):
+        raise ValueError(
+            f"labels={pattern!r} contains several labels; write codes of a time, or one field such as {{int}}"
+        )
+    if not {"Y", "y"} & set(codes) and not fields:
+        known = ", ".join(f"{{{name}}}" for name in _FIELDS)
         raise ValueError(
             f"labels={pattern!r} contains no year; write a pattern of names such as 'ndvi_%Y%m%d', or 'member_{{int}}' for "
-            "other labels"
+            f"other labels, with one of {known}"
         )
+    if fields:
+        is_last = pattern.endswith("}")  # where a string ends before the suffix, and a number with its last digit
+        end = "" if not is_last else r"(?=\.[^./]*$|$)" if fields == ["str"] else r"(?!\d)"
+        return _Pattern(re.compile("".join(parts) + end), pattern.count("/"), "", fields[0])
     before = r"(?<!\d)" if re.match(_NUMBER, pattern) else ""  # a number is not a part of a longer one
     after = r"(?!\d)" if re.search(f"{_NUMBER}$", pattern) else ""
     regex = re.compile(f"(?={before}{''.join(parts)}{after})")  # matches may overlap
-    return _Pattern(regex, pattern.count("/"), timedelta(microseconds=1) if "f" in codes else timedelta(seconds=1))
+    return _Pattern(regex, pattern.count("/"), "microseconds" if "f" in codes else "seconds", "")
 
 
 def check_pattern(pattern: str) -> None:
@@ -119,31 +123,18 @@ def label_of(file: SourceFile, pattern: str) -> Any:
     """
     parsed = _parse(pattern)
     name = "/".join(path_of(file.name).rstrip("/").replace("\\", "/").split("/")[-parsed.depth - 1 :])
-    if parsed.field:
-        labels = {_FIELDS[parsed.field][1](match["value"]) for match in parsed.regex.finditer(name)}
-        if parsed.field == "int" and (large := [label for label in labels if not -(2**63) <= label < 2**63]):
-            raise ShapeError(f"the label {large[0]} in the name of {file.name} exceeds 64 bits; use {{str}} in labels")
-        if len(labels) == 1:
-            return labels.pop()
-        found = (
-            f"several labels: {', '.join(map(str, sorted(labels)))}; write more of the name" if labels else "no label"
-        )
-        raise ShapeError(
-            f"the name of {file.name} contains {found} that matches labels={pattern!r}; pass another pattern"
-        )
-    times = {time for match in parsed.regex.finditer(name) if (time := _time(match.groupdict())) is not None}
-    if len(times) == 1:
-        return (times.pop() - _EPOCH) // parsed.step
-    if times:
-        found = ", ".join(time.isoformat() for time in sorted(times))
-        raise ShapeError(
-            f"the name of {file.name} contains several times that match labels={pattern!r}: {found}; write more of the name, "
-            "such as 'ndvi_%Y%m%d' or 'S2?_*_%Y%m%d'"
-        )
-    raise ShapeError(
-        f"the name of {file.name} contains no time that matches labels={pattern!r}; rename the file, leave it out, or pass "
-        "another pattern"
-    )
+    labels = sorted({parsed.value(match) for match in parsed.regex.finditer(name)} - {None})
+    kind = "time" if parsed.unit else "label"
+    if len(labels) != 1:
+        found = f"no {kind} that matches labels={pattern!r}; rename the file, leave it out, or pass another pattern"
+        if labels:
+            shown = ", ".join(own.isoformat() if isinstance(own, datetime) else str(own) for own in labels)
+            found = f"several {kind}s that match labels={pattern!r}: {shown}; write more of the name, such as 'S2?_*_%Y%m%d'"
+        raise ShapeError(f"the name of {file.name} contains {found}")
+    (label,) = labels
+    if parsed.field == "int" and not -(2**63) <= label < 2**63:
+        raise ShapeError(f"the label {label} in the name of {file.name} exceeds 64 bits; use {{str}} in labels")
+    return (label - _EPOCH) // timedelta(**{parsed.unit: 1}) if parsed.unit else label
 
 
 def _time(values: dict[str, str]) -> datetime | None:
@@ -185,16 +176,10 @@ def with_labels(header: FileHeader, dim: str, pattern: str) -> FileHeader:
             wanted=(1,),
         )
     dims, shape = ((), ()) if count is None else ((dim,), (1,))
-    unit = "seconds" if _parse(pattern).step.seconds else "microseconds"
-    attributes = (
-        {}
-        if _parse(pattern).field
-        else {
-            "standard_name": "time",
-            UNITS: f"{unit} since 1970-01-01",
-            CALENDAR: "proleptic_gregorian",
-        }
-    )
+    unit, attributes = _parse(pattern).unit, dict[str, str]()
+    if unit:
+        since = {UNITS: f"{unit} since 1970-01-01", CALENDAR: "proleptic_gregorian"}
+        attributes = {"standard_name": "time", **since}
     values = label_values(header.file, pattern, shape)
     dtype = "str" if values.dtype.kind == "U" else values.dtype.str
     label = VariableHeader(dims, shape, dtype, attributes, is_coordinate=True, values=values)

@@ -1,70 +1,46 @@
-"""Opening source files: NumPy's by NumPy, all others by xarray, without decoding.
+"""Opening source files: NumPy's by NumPy, all others by xarray, without decoding; local copies of remote files.
 
 The libraries of netCDF, HDF5, GRIB and GeoTIFF are not safe to use on several threads. One lock guards all calls of them
 in a process, so files are read one at a time; the encoding of other blocks continues meanwhile. Processes read several
 files at a time. The chunks of HDF5 files, which include netCDF-4, are read on several threads without the libraries.
+
+Libraries read copies of remote files, which are downloaded several at a time. Copies that no reader uses are deleted when all
+copies together take more than a limit: first those whose values have been read, the oldest first, then the newest. So a job that
+first reads all headers still has the copies that it needs next. Copies of a process that was killed are deleted by the next
+one. Each process has its own copies.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
+import shutil
+import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from zarrasync import config as settings
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
-from zarrasync._util.redact import public_url, redact
+from zarrasync._util.redact import redact
 from zarrasync.bulk.files.sources.content import FETCH_AGAIN, check_content
-from zarrasync.bulk.files.sources.copies import LocalCopies
-from zarrasync.bulk.files.sources.digests import add_digests
-from zarrasync.bulk.files.sources.engines import (
-    advice_for_failure,
-    engine_arguments,
-    is_numpy,
-    is_zarr,
-    reason_of_failure,
-)
-from zarrasync.bulk.files.sources.grib_messages import (
-    damaged_messages,
-    message_problem,
-    missing_messages,
-    skipped_parameters,
-)
-from zarrasync.bulk.files.sources.hdf5_chunks import (
-    ChunkedVariable,
-    damaged_chunk,
-    find_chunks,
-    is_hdf5,
-)
-from zarrasync.bulk.files.sources.hdf5_types import empty_variables, groups_of_hdf5, unread_variables
-from zarrasync.bulk.files.sources.headers import (
-    PHONY,
-    FileHeader,
-    ReaderOptions,
-    SourceFile,
-    VariableHeader,
-    code_attributes,
-    dtype_text,
-    plain_attributes,
-)
-from zarrasync.bulk.files.sources.identify import has_changed
-from zarrasync.bulk.files.sources.inherited import inherited_coordinates
+from zarrasync.bulk.files.sources.datasets import NumpyReader, XarrayReader, groups_of_zarr
+from zarrasync.bulk.files.sources.engines import is_hierarchy, is_numpy, path_of
+from zarrasync.bulk.files.sources.hdf5 import ChunkedVariable, find_chunks, groups_of_hdf5
+from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile, add_digests
+from zarrasync.bulk.files.sources.identify import call_each, has_changed
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
-from zarrasync.bulk.files.sources.numpy_files import NumpyReader
-from zarrasync.bulk.files.sources.preprocess import preprocessed
-from zarrasync.bulk.files.sources.unread_parts import groups_of_zarr, unread_pages
+from zarrasync.bulk.scratch_folders import new_scratch_folder
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, ShapeError, SourceFilesError, ZarrError
 from zarrasync.indexing.regions import Region
-from zarrasync.model import dtypes
 
 _LIBRARIES = thread_lock()
 _MOST_OPEN = 16
@@ -85,15 +61,11 @@ class _Reader(Protocol):
 
 
 def _lock_of(url: str) -> AbstractContextManager[Any]:
-    return nullcontext() if is_numpy(url) or _is_zarr(url) else _LIBRARIES
-
-
-def _is_zarr(url: str) -> bool:
-    return is_zarr(url) or os.path.isdir(url)
+    return nullcontext() if is_numpy(url) or is_hierarchy(url) else _LIBRARIES
 
 
 def _needs_copy(url: str) -> bool:
-    return "://" in url and not _is_zarr(url)
+    return "://" in url and not is_hierarchy(url)
 
 
 @contextmanager
@@ -142,13 +114,9 @@ class OpenFiles:
     def prepared(self, files: Iterable[SourceFile]) -> Iterator[None]:
         """Keep local copies of the remote files among these, which are downloaded several at a time."""
         wanted = [file for file in dict.fromkeys(files) if _needs_copy(file.url)]
-        with _naming(wanted[0].name if len(wanted) == 1 else f"{len(wanted)} files", "download"):
-            self._copies.fetch(wanted)
-        try:
+        action = _naming(wanted[0].name if len(wanted) == 1 else f"{len(wanted)} files", "download")
+        with self._copies.use(wanted, action):
             yield
-        finally:
-            for file in wanted:
-                self._copies.release(file)
 
     def headers(
         self, files: Sequence[SourceFile], chosen: Sequence[str] = (), *, with_linked: bool = True
@@ -252,12 +220,8 @@ class OpenFiles:
         if not _needs_copy(file.url):
             yield file.url
             return
-        with _naming(file.name, "download"):
-            path = self._copies.acquire(file, for_values=for_values)
-        try:
+        with self._copies.use([file], _naming(file.name, "download"), for_values=for_values) as (path,):
             yield path
-        finally:
-            self._copies.release(file)
 
     def _get_chunked(self, file: SourceFile, path: str, name: str) -> ChunkedVariable | None:
         """Return a variable that can be read without the libraries, or ``None``."""
@@ -305,7 +269,7 @@ class OpenFiles:
 
 def _groups_of(url: str, path: str, options: ReaderOptions) -> dict[str, bool]:
     """Return the paths of the groups in the group that is read, parents first, and whether each one has variables."""
-    if _is_zarr(url):
+    if is_hierarchy(url):
         return groups_of_zarr(url, options.group, options.storage_options)
     return {} if options.engine == "rasterio" else groups_of_hdf5(path, options.group)
 
@@ -316,7 +280,7 @@ def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
 
 
 def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
-    if not _is_zarr(url):
+    if not is_hierarchy(url):
         check_content(path)
     if is_numpy(url):
         if options.group:
@@ -324,163 +288,143 @@ def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
         if options.preprocess:
             raise ValueError("preprocess needs a file that xarray opens, and NumPy reads this one")
         return NumpyReader(path, options)
-    return _XarrayReader(url, path, options)
+    return XarrayReader(url, path, options)
 
 
-# ------------------------------------------------------------------ xarray
+# ------------------------------------------------------------------ local copies
 
 
-class _XarrayReader:
-    def __init__(self, url: str, path: str, options: ReaderOptions) -> None:
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError(
-                f"{public_url(url)} is read by xarray, which is not installed: pip install 'zarrasync[xarray]'"
-            ) from error
-        arguments: dict[str, Any] = {
-            "mask_and_scale": options.decode,
-            "decode_times": False,
-            "decode_timedelta": False,
-            "chunks": None,
-            "cache": False,
-            "create_default_indexes": bool(options.preprocess),  # which take time, and are not used otherwise
-        }
-        if _is_zarr(url):
-            arguments |= {"engine": options.engine or "zarrasync", **options.engine_options}
-            if options.storage_options:
-                arguments["backend_kwargs"] = {"storage_options": dict(options.storage_options)}
-        else:
-            arguments |= engine_arguments(url, options, path)
+_MOST_BYTES = 8 << 30
+"""Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 
-        def open_group(group: str) -> Any:
-            own: dict[str, Any] = {**arguments, "group": group} if group else arguments
+
+class LocalCopies:
+    """The local copies of a job's remote files in one process.
+
+    Args:
+        storage_options: Options for the filesystem of the URLs.
+        most_bytes: Maximum size of copies that no reader uses.
+        forget: Called with the path of each copy before it is deleted, to close the file. Open files keep their space.
+    """
+
+    def __init__(
+        self,
+        storage_options: Mapping[str, Any],
+        most_bytes: int = _MOST_BYTES,
+        forget: Callable[[str], None] = lambda path: None,
+    ) -> None:
+        self._options, self._most_bytes, self._forget = dict(storage_options), most_bytes, forget
+        self._copies: OrderedDict[SourceFile, Future[str]] = OrderedDict()
+        self._users: dict[SourceFile, int] = {}
+        self._read = set[SourceFile]()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = thread_lock()
+        self._count = 0
+
+    @contextmanager
+    def use(
+        self, files: Sequence[SourceFile], downloading: AbstractContextManager[None], *, for_values: bool = False
+    ) -> Iterator[list[str]]:
+        """Download files, several at a time, and yield the paths of the copies, which remain until the context ends.
+
+        Args:
+            files: The files.
+            downloading: A context for the downloads.
+            for_values: Whether more than the header is read.
+
+        Raises:
+            OSError: If a file cannot be downloaded.
+        """
+        with ExitStack() as kept:
+
+            def keep(file: SourceFile) -> str:
+                path = self.acquire(file, for_values=for_values)
+                kept.callback(self.release, file)
+                return path
+
+            with downloading:
+                calls = call_each(keep, files, "zarrasync-download") if len(files) > 1 else []
+                paths = [call.result() for call in calls] or [keep(file) for file in files]
+            yield paths
+
+    def acquire(self, file: SourceFile, *, for_values: bool = False) -> str:
+        """Return the path of a copy, which remains until ``release`` is called.
+
+        Args:
+            file: The file.
+            for_values: Whether more than the header is read.
+
+        Raises:
+            OSError: If the file cannot be downloaded.
+        """
+        with self._lock:
+            present = self._copies.get(file)
+            copy = present or self._copies.setdefault(file, Future())
+            self._users[file] = self._users.get(file, 0) + 1
+            self._copies.move_to_end(file)
+            if for_values:
+                self._read.add(file)
+            path = self._new_path(file) if present is None else ""
+        if present is None:
             try:
-                return xarray.open_dataset(path, **own)
-            except OSError as error:  # h5netcdf reads HDF5 files that the library of netCDF refuses
-                groups = groups_of_hdf5(path, "") if group else {}
-                if groups and group.strip("/") not in groups:
-                    names = ", ".join(repr(name or "/") for name in groups)
-                    raise ValueError(f"the file has no group {group!r}; its groups are {names}") from error
-                if options.engine is not None or arguments.get("engine") == "h5netcdf" or not is_hdf5(path):
-                    raise
-                arguments.update(engine="h5netcdf", phony_dims="access")
-                dropped = {"drop_variables": empty_variables(path, group)} if not options.engine_options else {}
-                return xarray.open_dataset(path, **{**own, **arguments, **dropped})
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about names of axes, and formats of other files
-            try:
-                self._dataset = open_group(options.group)
-            except ValueError as error:
-                if reason := reason_of_failure(url, options):
-                    raise ImportError(reason) from error
-                if advice := advice_for_failure(url, options):
-                    raise ValueError(f"{error}; {advice}") from error
-                raise
-            inherited, self._parents = dict[str, Any](), list[Any]()
-            self._engine = arguments["engine"]
-            if (_is_zarr(url) or is_hdf5(path)) and self._engine != "rasterio":
-                inherited, self._parents = inherited_coordinates(self._dataset, options.group, open_group)
-        if options.preprocess:
-            self._parents.append(self._dataset)
-            self._dataset = preprocessed(options.preprocess, self._dataset)
-        own = {str(name): _encoded(str(name), item) for name, item in self._dataset.variables.items()}
-        self._variables = {**inherited, **own}
-        self._coords = {*inherited, *self._dataset.coords}
-        self._options, self._path, self._has_fixed_strings = options, path, _is_zarr(url)
-
-    def header(self, file: SourceFile) -> FileHeader:
-        dataset = self._dataset
-        attributes = plain_attributes(dataset.attrs)
-        if "coordinates" in dataset.encoding:
-            attributes["coordinates"] = dataset.encoding["coordinates"]
-        variables = {str(name): self._variable(str(name)) for name in self._variables}
-        options = self._options
-        unread: dict[str, str] = {}
-        if self._engine == "cfgrib":
-            unread = damaged_messages(self._path, options.engine_options)
-        elif self._engine == "rasterio":
-            unread = unread_pages(dataset, self._path, options.engine_options)
-        elif is_hdf5(self._path) and not options.preprocess:
-            dropped = options.engine_options.get("drop_variables") or ()
-            names = {*variables, *([dropped] if isinstance(dropped, str) else dropped)}
-            variables |= unread_variables(self._path, options.group, names)
-        skipped = skipped_parameters(dataset, self._path, options.engine_options)
-        return FileHeader(file, variables, attributes, skipped=skipped, unread=unread)
-
-    def _variable(self, name: str) -> VariableHeader:
-        variable = self._variables[name]
-        dims, options = tuple(map(str, variable.dims)), self._options
-        if options.dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
-            dims = tuple(options.dims) if len(options.dims) == len(dims) else dims
-        attributes = plain_attributes(variable.attrs)
-        if "coordinates" in variable.encoding:  # xarray has decoded them
-            attributes["coordinates"] = variable.encoding["coordinates"]
-        attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
-        values, problem = None, message_problem(variable) or _type_problem(variable.dtype)
+                self._download(file, path)
+                copy.set_result(path)
+            except BaseException as error:
+                with self._lock:
+                    self._copies.pop(file, None)
+                copy.set_exception(error)
+        clock.current().wait_for([copy])
         try:
-            is_read = options.reads_values(name, dims, variable.shape, variable.dtype.itemsize)
-            if is_read and not problem:
-                values = np.array(_values(variable))
-        except Exception as error:  # of any class; it matters only if the variable shall be stored
-            problem = damaged_chunk(self._path, name, options) or f"{type(error).__name__}: {error}; {FETCH_AGAIN}"
-            problem = redact(problem, options.storage_options)
-        chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
-        if isinstance(chunks, Mapping):
-            chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
-        return VariableHeader(
-            dims,
-            tuple(variable.shape),
-            # xarray gives strings of netCDF, which have any length, the longest length in the file.
-            "str" if variable.dtype.kind == "U" and not self._has_fixed_strings else dtype_text(variable.dtype),
-            attributes,
-            tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
-            name in self._coords,
-            values,
-            problem=problem,
-            gap=missing_messages(variable, self._variables),
-        )
+            return copy.result()
+        except BaseException:
+            self.release(file)
+            raise
 
-    def read(self, name: str, region: Region) -> npt.NDArray[Any]:
-        return np.asarray(_values(self._variables[name][region]))
+    def release(self, file: SourceFile) -> None:
+        """Allow that a copy is deleted."""
+        with self._lock:
+            self._users[file] -= 1
+            if not self._users[file]:
+                del self._users[file]
+            idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
+            sizes = {path: os.path.getsize(path) for _, path in idle}
+            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
+            done = [item for item in idle if item[0] in self._read]
+            for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
+                if total <= allowed:
+                    break
+                total -= sizes[path]
+                del self._copies[own]
+                self._read.discard(own)
+                outdated.append(path)
+        for path in outdated:  # without the lock, because files may be closed only when no library is used
+            self._forget(path)
+            Path(path).unlink(missing_ok=True)
 
     def close(self) -> None:
-        for dataset in (self._dataset, *self._parents):
-            dataset.close()
+        """Delete all copies."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+            self._copies.clear()
+            self._users.clear()
+            self._read.clear()
+        if folder is not None:
+            folder.cleanup()
 
+    # -------------------------------------------------------------- files
 
-def _encoded(name: str, variable: Any) -> Any:
-    """Return a variable with numbers in units instead of dates, which functions of users make."""
-    if variable.dtype.kind not in "mM":
-        return variable
-    from xarray.conventions import encode_cf_variable
+    def _allowed(self) -> int:
+        assert self._folder is not None
+        return min(self._most_bytes, shutil.disk_usage(self._folder.name).free // 2)
 
-    return encode_cf_variable(variable, name=name)
+    def _new_path(self, file: SourceFile) -> str:
+        if self._folder is None:
+            self._folder = new_scratch_folder()
+        self._count += 1  # names are not unique, and libraries detect formats by the suffix
+        return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
 
+    def _download(self, file: SourceFile, path: str) -> None:
+        import fsspec
 
-def _values(variable: Any) -> Any:
-    """Return the values of a variable.
-
-    Raises:
-        ValueError: If Zarr has no such values.
-    """
-    values = variable.values
-    if values.dtype.kind == "O" and variable.dtype.kind != "O":
-        raise ValueError(f"its values are lists of {variable.dtype} of different lengths")
-    return values
-
-
-def _type_problem(dtype: np.dtype[Any]) -> str:
-    """Return why Zarr cannot store a data type; an empty string if it can."""
-    if dtype.names is not None:
-        return "a compound data type; complex numbers need engine='h5netcdf'"
-    if dtype.kind == "V":
-        return f"opaque bytes ({dtype})"
-    if dtype.kind == "O":
-        return "references to parts of the file" if "ref" in (dtype.metadata or {}) else ""
-    try:
-        dtypes.from_numpy(dtype)
-    except MetadataError as error:
-        return str(error)
-    return ""
+        filesystem, name = fsspec.core.url_to_fs(file.url, **self._options)
+        filesystem.get_file(name, path)

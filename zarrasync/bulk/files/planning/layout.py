@@ -16,8 +16,7 @@ from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.planning.axis import Axis
 from zarrasync.bulk.files.planning.compare import is_same_attribute
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.new_arrays import creation_options
-from zarrasync.bulk.sources import Source
+from zarrasync.bulk.sources import Source, creation_options
 from zarrasync.errors import ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata

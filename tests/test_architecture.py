@@ -140,7 +140,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             "bulk.files.job": "leaves out files that cannot be read",
             "bulk.files.records.source_values": "changes one document with others",
             "bulk.files.running.moved_rows": "waits for readers",
-            "bulk.copy.functions": "counts repeated requests",
+            "bulk.reports": "counts repeated requests",
             "bulk.blocks": "counts repeated requests",
             "integrations.xarray.rows": "waits for other writers",
         },

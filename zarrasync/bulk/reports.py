@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from zarrasync.display.progress import IngestReport
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.retry import RetryCounts
+from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text
+from zarrasync.transfer.threads import Progress
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -208,6 +212,35 @@ class WriteReport(dict[str, IngestReport], JobReport):
     __str__ = __repr__
 
 
+@contextmanager
+def measured(
+    report: IngestReport | CopyReport | PyramidReport,
+    progress: ProgressLike,
+    total: int,
+    label: str,
+    rows: int = 0,
+    begin: float = 0.0,
+) -> Iterator[Progress]:
+    """Provide the progress callback of a job inside a ``with`` block, and add its retries and duration to its report.
+
+    Args:
+        report: The report, which monitors can read when the job ends.
+        progress: As for ``report_progress``.
+        total: As for ``report_progress``.
+        label: As for ``report_progress``.
+        rows: As for ``report_progress``.
+        begin: When the job has begun. Default: now.
+    """
+    begin, counts = begin or clock.monotonic(), RetryCounts()
+    try:
+        with counts, report_progress(progress, total, label, rows, report) as advance:
+            yield advance or ignore_progress
+    finally:
+        report.retries, report.seconds = max(report.retries, counts.retries), clock.monotonic() - begin
+        if isinstance(report, IngestReport):
+            report.conflicts = max(report.conflicts, counts.conflicts)
+
+
 def add_reports(total: IngestReport, report: IngestReport) -> None:
     """Add the counts of a report to another one, except the duration."""
     for name in ("blocks", "skipped", "nbytes", "stored", "requests", "retries", "conflicts", "verified"):
@@ -252,6 +285,7 @@ class PyramidReport(JobReport):
         levels: The levels that were computed or copied.
         notes: Conversions of metadata that the format cannot express.
         left_out: Coordinates that the levels lack, with the reason.
+        retries: The number of requests that were repeated after a failure, without the retries of obstore.
         seconds: The duration in seconds.
     """
 
@@ -261,6 +295,7 @@ class PyramidReport(JobReport):
     levels: list[LevelReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    retries: int = 0
     seconds: float = 0.0
 
     def summary(self) -> str:

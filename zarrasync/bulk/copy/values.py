@@ -1,32 +1,48 @@
-"""The values of a copy: stored values are copied unchanged, or decoded and encoded again."""
+"""The values of a copy: stored values are copied unchanged, or decoded and encoded again.
+
+A copy to chunks of another orientation would decode each chunk of the source many times if memory is small. Then the
+values are first written to an intermediate array of raw chunks in a temporary local folder.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import filterfalse, islice
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.block_plan import memory_limit
-from zarrasync.bulk.copy.rechunk import copy_decoded, is_blocking
+from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
 from zarrasync.bulk.jobs.compare import compare_arrays
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.display.progress import IngestReport, skip_of
-from zarrasync.indexing.chunk_blocks import BlockShapes
-from zarrasync.indexing.regions import Region, corners, touched_chunks
+from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space
+from zarrasync.bulk.sources import Source, source_of
+from zarrasync.display.progress import IngestReport, ignore_progress, skip_of
+from zarrasync.errors import UnsupportedOperation
+from zarrasync.indexing.chunk_blocks import BlockShapes, intermediate_chunks
+from zarrasync.indexing.regions import Region, coarser_chunks, corners, touched_chunks
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
-from zarrasync.nodes.access import chunks_of, stored_chunks
+from zarrasync.nodes.access import chunks_of, handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.node import run_on_store
-from zarrasync.stores import Request
+from zarrasync.nodes.create import create_array_at
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.stores import Request, resolve
 from zarrasync.transfer.threads import Progress
 
+Chosen = set[tuple[int, ...]] | None
+"""The grid coordinates of the stored values to write; ``None`` for all."""
 _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
+_WORTH_LISTING = 64
+"""The number of stored values of a target above which listing the source saves time."""
 
 
 async def copy_values(
@@ -54,7 +70,7 @@ async def copy_values(
     """
     begin, report = clock.monotonic(), IngestReport()
     if not has_same_values(source.metadata, target.metadata):
-        await copy_decoded(source, target, region, report, progress, resume=resume, is_new=is_new, workers=workers)
+        await _copy_decoded(source, target, region, report, progress, resume=resume, is_new=is_new, workers=workers)
     else:
         grid, existing = source.metadata.grid, await stored_chunks(target) if resume else set()
         every = lazy_product([range(n) for n in grid.shape]) if region is None else touched_chunks(region, grid)
@@ -90,7 +106,8 @@ async def _copy_values(
     """Copy the stored values at grid coordinates without decoding them."""
     report = IngestReport()
     origin, dest = chunks_of(source), chunks_of(target)
-    concurrency = 1 if is_blocking(source, target) else min(origin.concurrency, dest.concurrency)
+    is_blocking = source.store.blocking and target.store.blocking
+    concurrency = 1 if is_blocking else min(origin.concurrency, dest.concurrency)
     chain, size_of = source.metadata.chain, partial(_value_size, source)
     # Absent chunks have a defined value in the source, but readers of the target may fill them with any value.
     becomes_undefined = target.metadata.spec.undefined > source.metadata.spec.undefined
@@ -111,3 +128,181 @@ async def _copy_values(
         await for_each(copy_one, batch, concurrency)
         progress(sum(map(size_of, batch)))
     return report
+
+
+# ------------------------------------------------------------------ values that are decoded
+
+
+async def _copy_decoded(
+    source: AsyncArray,
+    target: AsyncArray,
+    region: Region | None,
+    report: IngestReport,
+    progress: Progress,
+    *,
+    resume: bool,
+    is_new: bool,
+    workers: Workers,
+) -> None:
+    """Decode values and encode them again in the layout of the target.
+
+    Args:
+        source: The array to copy.
+        target: The new array.
+        region: The region to copy, which consists of whole stored values of the target; ``None`` for all values.
+        report: The report to add counts to.
+        progress: Called with the number of bytes copied since the last call. Writing an intermediate array does not count.
+        resume: Whether to keep the stored values of the target, if all values are copied.
+        is_new: Whether the target has no other stored values.
+        workers: Where the blocks of all values are copied.
+    """
+    chosen: Chosen = None
+    if region is None or target.metadata.spec.undefined:
+        chosen = await _chosen_values(source, target, is_new=is_new)
+    if region is not None and chosen is not None:
+        chosen.intersection_update(touched_chunks(region, target.metadata.grid))
+    copy = partial(_copy_blocks, workers=workers)
+    shape = target.shape if region is None else tuple(part.stop - part.start for part in region)
+    chunks = _intermediate_chunks(source, target, shape, workers)
+    if chunks is None:
+        values = _Values(source, region)
+        await copy(values, target, region, chosen, report, progress, resume=resume, is_new=is_new)
+        return
+    async with _intermediate_array(target, shape, chunks) as middle:
+        needed = await _chosen_values(source, middle, is_new=True) if region is None else None
+        if resume:
+            box = await _missing_box(target, chosen)
+            within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
+            needed = within if needed is None else needed & within
+        first = _Values(source, region)
+        await copy(first, middle, None, needed, IngestReport(), ignore_progress, resume=False, is_new=True)
+        await copy(_Values(middle), target, region, chosen, report, progress, resume=resume, is_new=is_new)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values of an array or of a region of it, which any process can read."""
+
+    array: AsyncArray
+    region: Region | None = None
+
+    def source(self) -> Source:
+        """Return them as the source of an ingestion."""
+        if self.region is None:
+            return source_of(self.array, {})
+        source = source_of(self.array.view[(*self.region, ...)], {})
+        source.chunks = self.array.chunks
+        return source
+
+
+async def _copy_blocks(
+    values: _Values,
+    target: AsyncArray,
+    region: Region | None,
+    chosen: Chosen,
+    report: IngestReport,
+    progress: Progress,
+    *,
+    resume: bool,
+    is_new: bool,
+    workers: Workers,
+) -> None:
+    ingestion = Ingestion(values.source(), target, region, "allow", report, chosen=chosen)
+    if workers.is_local:
+        await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
+        return
+    regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
+    copy, stores = partial(_copy_regions, values.array, target, is_new), (values.array.store, target.store)
+    add_reports(report, await workers.share(copy, regions, progress, *stores))
+
+
+async def _copy_regions(
+    source: AsyncArray, target: AsyncArray, is_new: bool, regions: Iterable[Region], progress: Progress
+) -> IngestReport:
+    """Copy some regions."""
+    report = IngestReport()
+    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, concurrency=1)
+    await ingestion.run_regions(regions, progress, is_new=is_new)
+    return report
+
+
+# ------------------------------------------------------------------ values to write
+
+
+async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> Chosen:
+    """Return the grid coordinates of the values to write, for which the source has stored values. ``None`` for all.
+
+    All other elements have the fill value, and finding that out by reading them is slow if they are many. If the fill
+    value is undefined, reading cannot find it out at all.
+    """
+    source_spec, target_spec, grid = source.metadata.spec, target.metadata.spec, target.metadata.grid
+    same_fill = repr(source_spec.fill_value) == repr(target_spec.fill_value)
+    saves_time = grid.size > _WORTH_LISTING and same_fill
+    if target.config.write_empty_chunks or not (target_spec.undefined or saves_time):
+        return None
+    try:
+        stored = await stored_chunks(source)
+        # Values of the target may have to be erased.
+        existing = set() if is_new or target_spec.undefined else await stored_chunks(target)
+    except UnsupportedOperation:
+        return None
+    chosen = set(filter(grid.__contains__, existing))
+    present = filter(source.metadata.grid.__contains__, stored)
+    return chosen | coarser_chunks(present, source.metadata.grid, grid, (1,) * source.ndim)
+
+
+async def _missing_box(target: AsyncArray, chosen: Chosen) -> Region | None:
+    """Return the smallest region with all values to write that are not stored, or ``None`` if all are stored."""
+    every = lazy_product([range(n) for n in target.metadata.grid.shape]) if chosen is None else chosen
+    stored = await stored_chunks(target)
+    missing = [coords for coords in every if coords not in stored]
+    if not missing:
+        return None
+    axes = list(zip(*missing, strict=True))
+    return target.metadata.grid.box(tuple(map(min, axes)), tuple(map(max, axes)))
+
+
+# ------------------------------------------------------------------ the intermediate array
+
+
+def _intermediate_chunks(
+    source: AsyncArray, target: AsyncArray, shape: tuple[int, ...], workers: Workers
+) -> tuple[int, ...] | None:
+    """Return the chunk shape of the intermediate array, or ``None`` to copy in one stage.
+
+    Processes of other machines cannot read it, elements without a fixed size cannot be stored raw, and the disk may be too
+    small.
+
+    Args:
+        source: The array to copy.
+        target: The new array.
+        shape: The shape of the array or region to copy.
+        workers: Where the blocks are copied.
+    """
+    itemsize = target.metadata.dtype.itemsize
+    if not itemsize or not workers.is_on_this_machine:
+        return None
+    most = memory_limit(target.config) // workers.count // itemsize
+    chunks = intermediate_chunks(shape, source.chunks, target.metadata.write_chunks, most)
+    return chunks if math.prod(shape) * itemsize <= scratch_space() else None
+
+
+@asynccontextmanager
+async def _intermediate_array(
+    target: AsyncArray, shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> AsyncIterator[AsyncArray]:
+    """Provide an array of raw chunks with the data type and the fill value of the target."""
+    folder = await compute(new_scratch_folder)
+    try:
+        config = replace(target.config, write_empty_chunks=False)
+        yield await create_array_at(
+            NodeHandle(resolve(folder.name), "", handle_of(target).format, config),
+            shape=shape,
+            dtype=target.metadata.dtype,
+            chunks=chunks,
+            filters=None,
+            compressors=None,
+            fill_value=target.metadata.spec.fill_value,
+        )
+    finally:
+        await compute(folder.cleanup)

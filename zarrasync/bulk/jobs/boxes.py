@@ -57,6 +57,11 @@ class Sizes(NamedTuple):
     written: int
     requests: int
 
+    @property
+    def memory(self) -> int:
+        """The size of the values that it has in memory, in bytes: also those that it reduces."""
+        return self.written if self.source <= self.written else self.source + self.written
+
 
 class Output(NamedTuple):
     """An array that tasks write.

@@ -141,7 +141,6 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             "bulk.files.records.source_values": "changes one document with others",
             "bulk.files.running.moved_rows": "waits for readers",
             "bulk.reports": "counts repeated requests",
-            "bulk.blocks": "counts repeated requests",
             "integrations.xarray.rows": "waits for other writers",
         },
     ),

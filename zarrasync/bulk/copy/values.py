@@ -68,9 +68,9 @@ async def copy_values(
         resume: Whether to keep the stored values of the target.
         is_new: Whether the target has no other stored values.
     """
-    begin, report = clock.monotonic(), IngestReport()
+    begin = clock.monotonic()
     if not has_same_values(source.metadata, target.metadata):
-        await _copy_decoded(source, target, region, report, progress, resume=resume, is_new=is_new, workers=workers)
+        report = await _copy_decoded(source, target, region, progress, resume=resume, is_new=is_new, workers=workers)
     else:
         grid, existing = source.metadata.grid, await stored_chunks(target) if resume else set()
         every = lazy_product([range(n) for n in grid.shape]) if region is None else touched_chunks(region, grid)
@@ -137,20 +137,18 @@ async def _copy_decoded(
     source: AsyncArray,
     target: AsyncArray,
     region: Region | None,
-    report: IngestReport,
     progress: Progress,
     *,
     resume: bool,
     is_new: bool,
     workers: Workers,
-) -> None:
+) -> IngestReport:
     """Decode values and encode them again in the layout of the target.
 
     Args:
         source: The array to copy.
         target: The new array.
         region: The region to copy, which consists of whole stored values of the target; ``None`` for all values.
-        report: The report to add counts to.
         progress: Called with the number of bytes copied since the last call. Writing an intermediate array does not count.
         resume: Whether to keep the stored values of the target, if all values are copied.
         is_new: Whether the target has no other stored values.
@@ -165,9 +163,7 @@ async def _copy_decoded(
     shape = target.shape if region is None else tuple(part.stop - part.start for part in region)
     chunks = _intermediate_chunks(source, target, shape, workers)
     if chunks is None:
-        values = _Values(source, region)
-        await copy(values, target, region, chosen, report, progress, resume=resume, is_new=is_new)
-        return
+        return await copy(_Values(source, region), target, region, chosen, progress, resume=resume, is_new=is_new)
     async with _intermediate_array(target, shape, chunks) as middle:
         needed = await _chosen_values(source, middle, is_new=True) if region is None else None
         if resume:
@@ -175,8 +171,8 @@ async def _copy_decoded(
             within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
             needed = within if needed is None else needed & within
         first = _Values(source, region)
-        await copy(first, middle, None, needed, IngestReport(), ignore_progress, resume=False, is_new=True)
-        await copy(_Values(middle), target, region, chosen, report, progress, resume=resume, is_new=is_new)
+        await copy(first, middle, None, needed, ignore_progress, resume=False, is_new=True)
+        return await copy(_Values(middle), target, region, chosen, progress, resume=resume, is_new=is_new)
 
 
 @dataclass(frozen=True)
@@ -200,30 +196,26 @@ async def _copy_blocks(
     target: AsyncArray,
     region: Region | None,
     chosen: Chosen,
-    report: IngestReport,
     progress: Progress,
     *,
     resume: bool,
     is_new: bool,
     workers: Workers,
-) -> None:
-    ingestion = Ingestion(values.source(), target, region, "allow", report, chosen=chosen)
+) -> IngestReport:
+    ingestion = Ingestion(values.source(), target, region, chosen=chosen)
     if workers.is_local:
-        await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
-        return
+        return await ingestion.run(progress, resume=resume, is_new=is_new)
     regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
     copy, stores = partial(_copy_regions, values.array, target, is_new), (values.array.store, target.store)
-    add_reports(report, await workers.share(copy, regions, progress, *stores))
+    add_reports(ingestion.report, await workers.share(copy, regions, progress, *stores))
+    return ingestion.report
 
 
 async def _copy_regions(
     source: AsyncArray, target: AsyncArray, is_new: bool, regions: Iterable[Region], progress: Progress
 ) -> IngestReport:
-    """Copy some regions."""
-    report = IngestReport()
-    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, concurrency=1)
-    await ingestion.run_regions(regions, progress, is_new=is_new)
-    return report
+    """Copy some regions in another process."""
+    return await Ingestion(source_of(source, {}), target, concurrency=1).run(progress, regions=regions, is_new=is_new)
 
 
 # ------------------------------------------------------------------ values to write

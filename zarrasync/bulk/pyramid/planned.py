@@ -248,7 +248,7 @@ class Reduction:
             is_new: Whether none of them exists in the store.
             verify: Whether to read the values back and compare them.
         """
-        report, chosen, is_blocking = IngestReport(), dict(items), self.source.store.blocking
+        chosen, is_blocking = dict(items), self.source.store.blocking
         found = [places for places in chosen.values() if places is not None]
         present = {coords for places in found for coords in places} if len(found) == len(chosen) else None
         source = Source(
@@ -258,9 +258,7 @@ class Reduction:
             asynchronous=not is_blocking,
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
-        ingestion = Ingestion(source, self.target, None, "allow", report, chosen=chosen.keys())
-        await ingestion.run(progress, resume=False, is_new=is_new, verify=verify)
-        return report
+        return await Ingestion(source, self.target, chosen=chosen.keys()).run(progress, is_new=is_new, verify=verify)
 
     def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
         return drive(self._read(present, region))

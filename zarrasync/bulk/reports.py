@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -68,18 +68,8 @@ class CopyReport(JobReport):
         return ()  # other files are not parts of the hierarchy
 
     def tables(self) -> Sequence[Table]:
-        columns = ("array", ">parts", ">skipped", ">size", ">time")
-        rows = [
-            (
-                printable(path),
-                f"{member.blocks:,}",
-                f"{member.skipped:,}",
-                size_text(member.nbytes),
-                duration_text(member.seconds),
-            )
-            for path, member in self.members.items()
-        ]
-        return [Table(columns, rows)] if rows else []
+        columns = {"parts": "blocks", "skipped": "skipped", "size": "nbytes", "time": "seconds"}
+        return _tables("array", self.members, columns)
 
     def to_dict(self) -> dict[str, Any]:
         members = {
@@ -187,21 +177,9 @@ class WriteReport(dict[str, IngestReport], JobReport):
         return f"{counted(len(self), 'variable')} written: {sizes} in {self.seconds:.1f} s"
 
     def tables(self) -> Sequence[Table]:
-        columns = ("variable", ">blocks", ">size", ">stored", ">requests", ">seconds")
+        columns = {"blocks": "blocks", "size": "nbytes", "stored": "stored", "requests": "requests", "time": "seconds"}
         optional = [name for name in ("skipped", "retries", "verified") if any(getattr(r, name) for r in self.values())]
-        rows = [
-            (
-                printable(name),
-                f"{report.blocks:,}",
-                size_text(report.nbytes),
-                size_text(report.stored),
-                f"{report.requests:,}",
-                f"{report.seconds:.1f}",
-                *(f"{getattr(report, name):,}" for name in optional),
-            )
-            for name, report in self.items()
-        ]
-        return [Table((*columns, *(f">{name}" for name in optional)), rows)]
+        return _tables("variable", self, {**columns, **dict(zip(optional, optional, strict=True))})
 
     def to_dict(self) -> dict[str, Any]:
         return {name: report.to_dict() for name, report in self.items()}
@@ -210,6 +188,31 @@ class WriteReport(dict[str, IngestReport], JobReport):
         return self.to_text()
 
     __str__ = __repr__
+
+
+_SIZES = {"nbytes": size_text, "stored": size_text, "seconds": duration_text}
+"""How attributes are shown that are not counts."""
+
+
+def _tables(kind: str, reports: Mapping[str, Any], columns: Mapping[str, str]) -> list[Table]:
+    """Return a table with a row per report, if there are any.
+
+    Args:
+        kind: The name of the first column, which contains the names of the reports.
+        reports: The reports by name.
+        columns: The attributes of reports that other columns contain, by the names of the columns.
+    """
+
+    def cell(report: Any, name: str) -> str:
+        value = getattr(report, name)
+        return value if isinstance(value, str) else _SIZES.get(name, "{:,}".format)(value)
+
+    heads = [name if attribute == "extent" else f">{name}" for name, attribute in columns.items()]
+    rows = [
+        (printable(name), *(cell(report, attribute) for attribute in columns.values()))
+        for name, report in reports.items()
+    ]
+    return [Table((kind, *heads), rows)] if rows else []
 
 
 @contextmanager
@@ -267,11 +270,15 @@ class LevelReport:
     nbytes: int = 0
     seconds: float = 0.0
 
+    @property
+    def extent(self) -> str:
+        """The shape as a string."""
+        return " x ".join(f"{n:,}" for n in self.shape)
+
     def __str__(self) -> str:
         skipped = f", {self.skipped:,} existed" if self.skipped else ""
-        size = " x ".join(f"{n:,}" for n in self.shape)
         done = f"{counted(self.blocks, 'block')} written{skipped}, {size_text(self.nbytes)}"
-        return f"{self.path}: {size}: {done}, {self.seconds:.1f} s"
+        return f"{self.path}: {self.extent}: {done}, {self.seconds:.1f} s"
 
 
 @dataclass
@@ -302,19 +309,8 @@ class PyramidReport(JobReport):
         return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
 
     def tables(self) -> Sequence[Table]:
-        columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")
-        rows = [
-            (
-                printable(level.path),
-                " x ".join(f"{n:,}" for n in level.shape),
-                f"{level.blocks:,}",
-                f"{level.skipped:,}",
-                size_text(level.nbytes),
-                duration_text(level.seconds),
-            )
-            for level in self.levels
-        ]
-        return [Table(columns, rows)] if rows else []
+        columns = {"shape": "extent", "blocks": "blocks", "skipped": "skipped", "size": "nbytes", "time": "seconds"}
+        return _tables("level", {level.path: level for level in self.levels}, columns)
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.levels), *self.remarks(), self.summary()])

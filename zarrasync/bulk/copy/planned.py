@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,7 +23,7 @@ from zarrasync.bulk.copy.nodes import (
 )
 from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.boxes import Box
-from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
@@ -175,7 +173,7 @@ class CopyWork(ClaimedWork):
             path: render_texts(self.format, path, replace(metadata, attributes={}, source=None))
             for path, metadata in self._planned.items()
         }
-        return hashlib.sha256(json.dumps(layouts, sort_keys=True).encode()).hexdigest()[:32]
+        return digest_of(layouts)
 
     def _interrupted(self, *, resume: bool) -> NodeExistsError:
         place = f"{self._target.name} in {self.store!r}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import filterfalse, islice
 
@@ -23,7 +23,7 @@ from zarrasync.bulk.jobs.compare import compare_arrays
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space
-from zarrasync.bulk.sources import Source, source_of
+from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, ignore_progress, skip_of
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import BlockShapes, intermediate_chunks
@@ -163,36 +163,20 @@ async def _copy_decoded(
     shape = target.shape if region is None else tuple(part.stop - part.start for part in region)
     chunks = _intermediate_chunks(source, target, shape, workers)
     if chunks is None:
-        return await copy(_Values(source, region), target, region, chosen, progress, resume=resume, is_new=is_new)
+        return await copy(source, region, target, region, chosen, progress, resume=resume, is_new=is_new)
     async with _intermediate_array(target, shape, chunks) as middle:
         needed = await _chosen_values(source, middle, is_new=True) if region is None else None
         if resume:
             box = await _missing_box(target, chosen)
             within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
             needed = within if needed is None else needed & within
-        first = _Values(source, region)
-        await copy(first, middle, None, needed, ignore_progress, resume=False, is_new=True)
-        return await copy(_Values(middle), target, region, chosen, progress, resume=resume, is_new=is_new)
-
-
-@dataclass(frozen=True)
-class _Values:
-    """The values of an array or of a region of it, which any process can read."""
-
-    array: AsyncArray
-    region: Region | None = None
-
-    def source(self) -> Source:
-        """Return them as the source of an ingestion."""
-        if self.region is None:
-            return source_of(self.array, {})
-        source = source_of(self.array.view[(*self.region, ...)], {})
-        source.chunks = self.array.chunks
-        return source
+        await copy(source, region, middle, None, needed, ignore_progress, resume=False, is_new=True)
+        return await copy(middle, None, target, region, chosen, progress, resume=resume, is_new=is_new)
 
 
 async def _copy_blocks(
-    values: _Values,
+    source: AsyncArray,
+    part: Region | None,
     target: AsyncArray,
     region: Region | None,
     chosen: Chosen,
@@ -202,12 +186,15 @@ async def _copy_blocks(
     is_new: bool,
     workers: Workers,
 ) -> IngestReport:
-    ingestion = Ingestion(values.source(), target, region, chosen=chosen)
+    """Copy a part of an array to a region of another one. Other processes copy whole arrays only."""
+    values = source_of(source if part is None else source.view[(*part, ...)], {})
+    values.chunks = source.chunks
+    ingestion = Ingestion(values, target, region, chosen=chosen)
     if workers.is_local:
         return await ingestion.run(progress, resume=resume, is_new=is_new)
     regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
-    copy, stores = partial(_copy_regions, values.array, target, is_new), (values.array.store, target.store)
-    add_reports(ingestion.report, await workers.share(copy, regions, progress, *stores))
+    copy = partial(_copy_regions, source, target, is_new)
+    add_reports(ingestion.report, await workers.share(copy, regions, progress, source.store, target.store))
     return ingestion.report
 
 

@@ -101,8 +101,7 @@ class ClaimedWork(PlannedWork):
 
     @cached_property
     def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
-        parts = {**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()}
-        return hashlib.sha256(json.dumps(strict(parts), sort_keys=True).encode()).hexdigest()[:32]
+        return digest_of({**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()})
 
     def opened(self, credentials: Credentials) -> Self:
         return replace(
@@ -146,10 +145,10 @@ class ClaimedWork(PlannedWork):
         Returns:
             ``files`` in words, a digest of the ``source``, ``arrays``, and ``zarr_format``.
         """
-        source = repr((self.source.name, self.source.store.identity)).encode()  # hashed, as it may contain credentials
+        source = self.source.name, self.source.store.identity
         return {
             "files": self.origin,
-            "source": hashlib.sha256(source).hexdigest()[:32],
+            "source": digest_of(repr(source)),  # as it may contain credentials
             "arrays": list(dict.fromkeys(box.array for boxes in self.boxes for box in boxes)),
             "zarr_format": self.format.zarr_format,
         }
@@ -343,6 +342,11 @@ class ClaimedWork(PlannedWork):
                 )
             claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
             self._run(self.erase())
+
+
+def digest_of(value: Any) -> str:
+    """Return a digest of a JSON value."""
+    return hashlib.sha256(json.dumps(strict(value), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _text(boxes: Sequence[Box]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -22,7 +20,7 @@ from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.planned import render_texts
 from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
-from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
@@ -96,7 +94,7 @@ class PyramidWork(ClaimedWork):
             is_copied=is_copied,
             request=pyramid.request,
             levels=[level.path for level in pyramid.levels],
-            layout=hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()[:32],
+            layout=digest_of(documents),
         )
 
     def stage_of(self, box: Box) -> int:

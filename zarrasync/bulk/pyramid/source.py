@@ -291,10 +291,7 @@ async def _with_stored_coordinates(
     if not array.path or len(axes) < 2 or any(axis.kind for axis in context.axes):
         return axes, context.crs
     pairs = zip(axes[-2:], array.shape[-2:], strict=True)
-    plane = [
-        axis if axis.name in located else await _locate(array, join(above, axis.name), axis, size, left_out)
-        for axis, size in pairs
-    ]
+    plane = [axis if axis.name in located else await _locate(array, axis, size, left_out) for axis, size in pairs]
     located |= {new.name for new, old in zip(plane, axes[-2:], strict=True) if new is not old}
     crs = context.crs
     for link in context.links:
@@ -304,16 +301,14 @@ async def _with_stored_coordinates(
     return (*axes[:-2], *plane), crs
 
 
-async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out: dict[str, str]) -> Axis:
+async def _locate(array: AsyncArray, axis: Axis, size: int, left_out: dict[str, str]) -> Axis:
     """Return an axis with regular coordinates that are stored in an array. Others are left out, with a message."""
-    handle = handle_of(array)
     try:
-        metadata = await _metadata_at(array, path)
+        node = (await _find(array, [axis.name])).get(axis.name)
     except UnsupportedOperation:
         return axis
-    if not isinstance(metadata, ArrayMetadata) or path == array.path or metadata.shape != (size,):
+    if node is None or node.shape != (size,):
         return axis
-    node = AsyncArray(handle.at(path), metadata)
     reason, values, step = "", np.zeros(0), 0.0
     if size < 2:
         reason = "a single element has no step"

@@ -136,7 +136,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             "bulk.jobs.workers": "repeats calls",
             "bulk.jobs.claim": "waits for other jobs",
             "bulk.jobs.claimed_work": "waits for earlier stages",
-            "bulk.jobs.runs": "waits for tasks",
+            "bulk.jobs.claim_folder": "waits for tasks",
             "bulk.files.job": "leaves out files that cannot be read",
             "bulk.files.records.source_values": "changes one document with others",
             "bulk.files.running.moved_rows": "waits for readers",

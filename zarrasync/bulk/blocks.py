@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
@@ -27,11 +28,11 @@ from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.jobs.compare import compare_values
 from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.reports import measured
-from zarrasync.bulk.sources import Source, pair_of
+from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
 from zarrasync.display.text import counted
 from zarrasync.errors import ChecksumError, ShapeError
-from zarrasync.indexing.regions import Region, corners
+from zarrasync.indexing.regions import Region, corners, region_text
 from zarrasync.nodes.access import chunks_of, handle_of, transform_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import run_on_store
@@ -281,17 +282,26 @@ class Ingestion:
                 await close()
 
     def _resolve(self, item: Any) -> tuple[Pair, int]:
-        """Return the region and the values of an iterable's item, and their size in bytes."""
-        region, values = pair_of(item)
-        target_region = self.plan.to_target(region)
-        return (target_region, values), self.plan.size(target_region)
+        """Return the region and the values of an iterable's item, and their size in bytes.
+
+        Arrays are copied, because the iterable may reuse their memory.
+
+        Raises:
+            TypeError: If the item is not a pair.
+        """
+        if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
+            raise TypeError(
+                f"the iterable must yield pairs of a region and its values, found {type(item).__name__}: {item!r:.80}"
+            )
+        region, values = self.plan.to_target(item[0]), item[1]
+        return (region, values.copy() if isinstance(values, np.ndarray) else values), self.plan.size(region)
 
     def _check_coverage(self) -> None:
         """Check that an iterable has yielded the values of all chunks that are not stored."""
         assert self._covered is not None
         missing = [part for _, part in self._covered.missing() if not self.plan.is_stored(part)]
         if missing:
-            parts = ", ".join(f"[{_text(self.plan.to_source(part))}]" for part in missing[:5])
+            parts = ", ".join(f"[{region_text(self.plan.to_source(part))}]" for part in missing[:5])
             more = ", …" if len(missing) > 5 else ""
             raise ShapeError(
                 f"the iterable ended without values for {len(missing):,} of {counted(self._covered.count, 'chunk')} of "
@@ -333,7 +343,7 @@ class Ingestion:
         block = transfer.as_array(values, self._target.dtype, self._target.metadata.spec.fill_value)
         if block.shape != shape:
             raise ShapeError(
-                f"the values for [{_text(region)}] have shape {block.shape}, expected {shape}",
+                f"the values for [{region_text(region)}] have shape {block.shape}, expected {shape}",
                 found=block.shape,
                 wanted=shape,
             )
@@ -382,7 +392,3 @@ def _drive(work: Work, region: Region) -> None:
 
 def _overlap(bounds: tuple[tuple[int, ...], ...], other: tuple[tuple[int, ...], ...]) -> bool:
     return all(max(a, c) < min(b, d) for a, b, c, d in zip(*bounds, *other, strict=True))
-
-
-def _text(region: Region) -> str:
-    return ", ".join(f"{part.start}:{part.stop}" for part in region)

@@ -159,20 +159,6 @@ def source_of(value: Any, options: Mapping[str, Any]) -> Source:
     return source
 
 
-def pair_of(item: Any) -> tuple[Region, Any]:
-    """Return the region and the values of an iterable's item. Arrays are copied, because it may reuse their memory.
-
-    Raises:
-        TypeError: If the item is not a pair.
-    """
-    if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
-        raise TypeError(
-            f"the iterable must yield pairs of a region and its values, found {type(item).__name__}: {item!r:.80}"
-        )
-    region, values = item
-    return region, values.copy() if isinstance(values, np.ndarray) else values
-
-
 # ------------------------------------------------------------------ arrays
 
 

@@ -21,7 +21,7 @@ from zarrasync.bulk.copy.nodes import (
     create_copies,
     erase_chunks,
 )
-from zarrasync.bulk.copy.values import copy_values
+from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import run_blocking
@@ -79,8 +79,8 @@ class CopyWork(ClaimedWork):
         await clear_place(self._target, self._planned, overwrite=self.overwrite)
 
     async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        source, target = await self._array(box.array), self._copy_of(box.array)
-        return await copy_values(source, target, box.region, progress, workers=Workers(), verify=verify)
+        copy = ArrayCopy(await self._array(box.array), self._copy_of(box.array), box.region)
+        return await copy.run(progress, verify=verify)
 
     async def _array(self, path: str) -> AsyncArray:
         """Return an array of the source."""
@@ -152,13 +152,13 @@ class CopyWork(ClaimedWork):
 
         async def copy_one(path: str) -> None:
             source, target = self.arrays[path], self._copy_of(path)
-            own: Any = {"workers": workers.worth(source.nbytes), "verify": verify, "resume": resume, "is_new": is_new}
+            copy = ArrayCopy(source, target, None, workers.worth(source.nbytes), resume, is_new)
             is_small = _CONCURRENT_ARRAYS * source.nbytes <= source.config.memory_budget // 2
             decodes = verify or not has_same_values(source.metadata, target.metadata)
             rows = source.shape[0] if source.shape else 0
             async with turn if decodes and not is_small else nullcontext():
                 with part_of(progress, source.name, source.nbytes, rows) as part:
-                    done = await copy_values(source, target, None, part, **own)
+                    done = await copy.run(part, verify=verify)
             report.members[target.name] = done
             report.copied, report.skipped = report.copied + done.blocks, report.skipped + done.skipped
             report.nbytes += done.nbytes

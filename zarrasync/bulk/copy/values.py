@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import filterfalse, islice
 
@@ -45,53 +45,115 @@ _WORTH_LISTING = 64
 """The number of stored values of a target above which listing the source saves time."""
 
 
-async def copy_values(
-    source: AsyncArray,
-    target: AsyncArray,
-    region: Region | None,
-    progress: Progress,
-    *,
-    workers: Workers,
-    verify: bool = False,
-    resume: bool = False,
-    is_new: bool = True,
-) -> IngestReport:
-    """Copy the values of an array, or of a region of whole stored values.
+@dataclass(frozen=True)
+class ArrayCopy:
+    """The copy of an array, or of a region of whole stored values.
 
-    Args:
+    Attributes:
         source: The array to copy.
         target: The new array.
-        region: The region; ``None`` for all values. ``resume`` and ``workers`` apply to all values only.
-        progress: Called with the number of bytes copied since the last call.
+        region: The region; ``None`` for all values. Then other processes can copy parts of it.
         workers: Where the values are copied.
-        verify: Whether to read the values back and compare them.
-        resume: Whether to keep the stored values of the target.
+        resume: Whether to keep the stored values of the target, if all values are copied.
         is_new: Whether the target has no other stored values.
+        part: The region of the source that becomes the region of the target. Default: the same.
     """
-    begin = clock.monotonic()
-    if not has_same_values(source.metadata, target.metadata):
-        report = await _copy_decoded(source, target, region, progress, resume=resume, is_new=is_new, workers=workers)
-    else:
-        grid, existing = source.metadata.grid, await stored_chunks(target) if resume else set()
-        every = lazy_product([range(n) for n in grid.shape]) if region is None else touched_chunks(region, grid)
+
+    source: AsyncArray
+    target: AsyncArray
+    region: Region | None = None
+    workers: Workers = field(default_factory=Workers)
+    resume: bool = False
+    is_new: bool = True
+    part: Region | None = None
+
+    async def run(self, progress: Progress, *, verify: bool = False) -> IngestReport:
+        """Copy the values.
+
+        Args:
+            progress: Called with the number of bytes copied since the last call.
+            verify: Whether to read the values back and compare them.
+        """
+        begin, source, target, workers = clock.monotonic(), self.source, self.target, self.workers
+        is_kept = has_same_values(source.metadata, target.metadata)
+        report = await (self._copy_stored(progress) if is_kept else self._copy_decoded(progress))
+        if verify:
+            start, stop = ((0,) * target.ndim, target.shape) if self.region is None else corners(self.region)
+            shapes = BlockShapes(target.metadata.grid, source.chunks, start=start, stop=stop)
+            most = memory_limit(source.config) // workers.count // 2  # both arrays are in memory
+            blocks = shapes.blocks(most // (target.metadata.dtype.itemsize or UNSIZED_BYTES))
+            await compare_arrays(source, target, blocks, workers)
+            report.verified = report.blocks
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    async def _copy_stored(self, progress: Progress) -> IngestReport:
+        """Copy stored values without decoding them."""
+        source, target, grid = self.source, self.target, self.source.metadata.grid
+        existing = await stored_chunks(target) if self.resume else set()
+        every = (
+            lazy_product([range(n) for n in grid.shape]) if self.region is None else touched_chunks(self.region, grid)
+        )
         known = [coords for coords in existing if coords in grid]
         skipped = sum(_value_size(source, coords) for coords in known)
         skip_of(progress)(skipped)
         missing = filterfalse(existing.__contains__, every)
         copy = partial(_copy_values, source, target)
-        report = await workers.share(copy, missing, progress, source.store, target.store)
-        if not workers.is_local:  # their reports do not count absent values
+        report = await self.workers.share(copy, missing, progress, source.store, target.store)
+        if not self.workers.is_local:  # their reports do not count absent values
             skip_of(progress)(source.nbytes - skipped - report.nbytes)
         report.skipped = len(known)
-    if verify:
-        start, stop = ((0,) * target.ndim, target.shape) if region is None else corners(region)
-        shapes = BlockShapes(target.metadata.grid, source.chunks, start=start, stop=stop)
-        most = memory_limit(source.config) // workers.count // 2  # both arrays are in memory
-        blocks = shapes.blocks(most // (target.metadata.dtype.itemsize or UNSIZED_BYTES))
-        await compare_arrays(source, target, blocks, workers)
-        report.verified = report.blocks
-    report.seconds = clock.monotonic() - begin
-    return report
+        return report
+
+    async def _copy_decoded(self, progress: Progress) -> IngestReport:
+        """Decode values and encode them again in the layout of the target. An intermediate array does not count as progress."""
+        source, target, region, chosen = self.source, self.target, self.region, None
+        if region is None or target.metadata.spec.undefined:
+            chosen = await _chosen_values(source, target, is_new=self.is_new)
+        if region is not None and chosen is not None:
+            chosen.intersection_update(touched_chunks(region, target.metadata.grid))
+        shape = target.shape if region is None else tuple(part.stop - part.start for part in region)
+        chunks = self._intermediate_chunks(shape)
+        if chunks is None:
+            return await replace(self, part=region)._write_blocks(chosen, progress)  # noqa: SLF001  # the same copy
+        async with _intermediate_array(target, shape, chunks) as middle:
+            needed = await _chosen_values(source, middle, is_new=True) if region is None else None
+            if self.resume:
+                box = await _missing_box(target, chosen)
+                within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
+                needed = within if needed is None else needed & within
+            first = ArrayCopy(source, middle, workers=self.workers, part=region)
+            await first._write_blocks(needed, ignore_progress)
+            return await replace(self, source=middle)._write_blocks(chosen, progress)  # noqa: SLF001  # its second stage
+
+    async def _write_blocks(self, chosen: Chosen, progress: Progress) -> IngestReport:
+        """Write the values block by block."""
+        source, target, workers = self.source, self.target, self.workers
+        values = source_of(source if self.part is None else source.view[(*self.part, ...)], {})
+        values.chunks = source.chunks
+        ingestion = Ingestion(values, target, self.region, chosen=chosen)
+        if workers.is_local:
+            return await ingestion.run(progress, resume=self.resume, is_new=self.is_new)
+        regions = await ingestion.remaining(progress, resume=self.resume, processes=workers.count)
+        copy = partial(_copy_regions, source, target, self.is_new)
+        add_reports(ingestion.report, await workers.share(copy, regions, progress, source.store, target.store))
+        return ingestion.report
+
+    def _intermediate_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the chunk shape of the intermediate array, or ``None`` to copy in one stage.
+
+        Processes of other machines cannot read it, elements without a fixed size cannot be stored raw, and the disk may be
+        too small.
+
+        Args:
+            shape: The shape of the array or region to copy.
+        """
+        target, itemsize = self.target, self.target.metadata.dtype.itemsize
+        if not itemsize or not self.workers.is_on_this_machine:
+            return None
+        most = memory_limit(target.config) // self.workers.count // itemsize
+        chunks = intermediate_chunks(shape, self.source.chunks, target.metadata.write_chunks, most)
+        return chunks if math.prod(shape) * itemsize <= scratch_space() else None
 
 
 def _value_size(array: AsyncArray, coords: tuple[int, ...]) -> int:
@@ -128,74 +190,6 @@ async def _copy_values(
         await for_each(copy_one, batch, concurrency)
         progress(sum(map(size_of, batch)))
     return report
-
-
-# ------------------------------------------------------------------ values that are decoded
-
-
-async def _copy_decoded(
-    source: AsyncArray,
-    target: AsyncArray,
-    region: Region | None,
-    progress: Progress,
-    *,
-    resume: bool,
-    is_new: bool,
-    workers: Workers,
-) -> IngestReport:
-    """Decode values and encode them again in the layout of the target.
-
-    Args:
-        source: The array to copy.
-        target: The new array.
-        region: The region to copy, which consists of whole stored values of the target; ``None`` for all values.
-        progress: Called with the number of bytes copied since the last call. Writing an intermediate array does not count.
-        resume: Whether to keep the stored values of the target, if all values are copied.
-        is_new: Whether the target has no other stored values.
-        workers: Where the blocks of all values are copied.
-    """
-    chosen: Chosen = None
-    if region is None or target.metadata.spec.undefined:
-        chosen = await _chosen_values(source, target, is_new=is_new)
-    if region is not None and chosen is not None:
-        chosen.intersection_update(touched_chunks(region, target.metadata.grid))
-    copy = partial(_copy_blocks, workers=workers)
-    shape = target.shape if region is None else tuple(part.stop - part.start for part in region)
-    chunks = _intermediate_chunks(source, target, shape, workers)
-    if chunks is None:
-        return await copy(source, region, target, region, chosen, progress, resume=resume, is_new=is_new)
-    async with _intermediate_array(target, shape, chunks) as middle:
-        needed = await _chosen_values(source, middle, is_new=True) if region is None else None
-        if resume:
-            box = await _missing_box(target, chosen)
-            within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
-            needed = within if needed is None else needed & within
-        await copy(source, region, middle, None, needed, ignore_progress, resume=False, is_new=True)
-        return await copy(middle, None, target, region, chosen, progress, resume=resume, is_new=is_new)
-
-
-async def _copy_blocks(
-    source: AsyncArray,
-    part: Region | None,
-    target: AsyncArray,
-    region: Region | None,
-    chosen: Chosen,
-    progress: Progress,
-    *,
-    resume: bool,
-    is_new: bool,
-    workers: Workers,
-) -> IngestReport:
-    """Copy a part of an array to a region of another one. Other processes copy whole arrays only."""
-    values = source_of(source if part is None else source.view[(*part, ...)], {})
-    values.chunks = source.chunks
-    ingestion = Ingestion(values, target, region, chosen=chosen)
-    if workers.is_local:
-        return await ingestion.run(progress, resume=resume, is_new=is_new)
-    regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
-    copy = partial(_copy_regions, source, target, is_new)
-    add_reports(ingestion.report, await workers.share(copy, regions, progress, source.store, target.store))
-    return ingestion.report
 
 
 async def _copy_regions(
@@ -239,31 +233,6 @@ async def _missing_box(target: AsyncArray, chosen: Chosen) -> Region | None:
         return None
     axes = list(zip(*missing, strict=True))
     return target.metadata.grid.box(tuple(map(min, axes)), tuple(map(max, axes)))
-
-
-# ------------------------------------------------------------------ the intermediate array
-
-
-def _intermediate_chunks(
-    source: AsyncArray, target: AsyncArray, shape: tuple[int, ...], workers: Workers
-) -> tuple[int, ...] | None:
-    """Return the chunk shape of the intermediate array, or ``None`` to copy in one stage.
-
-    Processes of other machines cannot read it, elements without a fixed size cannot be stored raw, and the disk may be too
-    small.
-
-    Args:
-        source: The array to copy.
-        target: The new array.
-        shape: The shape of the array or region to copy.
-        workers: Where the blocks are copied.
-    """
-    itemsize = target.metadata.dtype.itemsize
-    if not itemsize or not workers.is_on_this_machine:
-        return None
-    most = memory_limit(target.config) // workers.count // itemsize
-    chunks = intermediate_chunks(shape, source.chunks, target.metadata.write_chunks, most)
-    return chunks if math.prod(shape) * itemsize <= scratch_space() else None
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.indexing.chunk_blocks import BlockShapes
-from zarrasync.indexing.regions import Region, corners
+from zarrasync.indexing.regions import Region, corners, region_text
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 
@@ -38,8 +38,7 @@ class Box(NamedTuple):
         return tuple(map(slice, self.start, self.stop))
 
     def __str__(self) -> str:
-        bounds = ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
-        return f"/{self.array}[{bounds}]"
+        return f"/{self.array}[{region_text(self.region)}]"
 
 
 class Sizes(NamedTuple):

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from zarrasync._concurrency import clock
-from zarrasync.bulk.jobs import runs
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
@@ -243,7 +242,7 @@ class Claim(Lease):
         """
         if not self.is_enabled or not self._store.listable or self.folder.is_own:
             return
-        if runs.wait_for_runs(self._store, self.folder.path, wait):
+        if self.folder.wait_for_runs(wait):
             self.update(interrupted=True)
 
     @contextmanager

@@ -18,7 +18,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.planned import render_texts
-from zarrasync.bulk.copy.values import copy_values
+from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import Credentials
@@ -133,8 +133,7 @@ class PyramidWork(ClaimedWork):
         pyramid, number = await self._pyramid(), self.levels.index(box.array)
         target = await self._level(number, pyramid)
         if number == 0:
-            source = pyramid.source.array
-            return await copy_values(source, target, box.region, progress, workers=Workers(), verify=verify)
+            return await ArrayCopy(pyramid.source.array, target, box.region).run(progress, verify=verify)
         above = await self._level(number - 1, pyramid)
         reduction = Reduction(above, target, pyramid.levels[number].factors, pyramid.method, pyramid.encoding)
         items = ((coords, None) for coords in touched_chunks(box.region, target.metadata.grid))
@@ -183,13 +182,12 @@ class PyramidWork(ClaimedWork):
                 made = await pyramid.make_levels(report.notes)
                 for level, (stored, is_new) in zip(pyramid.written, made, strict=True):
                     started = clock.monotonic()
-                    state: Any = {"workers": workers, "resume": not is_new}
                     if level is pyramid.levels[0]:
-                        state["workers"], finest = workers.worth(array.nbytes), stored
-                        done = await copy_values(array, stored, None, advance, is_new=is_new, **state)
+                        finest, own = stored, workers.worth(array.nbytes)
+                        done = await ArrayCopy(array, stored, None, own, not is_new, is_new).run(advance)
                     else:
                         reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
-                        done = await compute_level(reduction, advance, **state)
+                        done = await compute_level(reduction, advance, resume=not is_new, workers=workers)
                     seconds = clock.monotonic() - started
                     report.levels.append(
                         LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds)

@@ -89,7 +89,8 @@ async def validate(
         message = "a temporary file of a writer that does not run any more; it was removed"
         report.findings.extend(Finding("note", name, "", message) for name in removed)
     if isinstance(resolved, ZipStore):
-        await run_on_store(partial(_check_archive, resolved, report), resolved)
+        deviations = await run_on_store(partial(compute, resolved.deviations), resolved)
+        report.findings.extend(Finding(severity, "/", "", message) for message, severity in deviations)
     allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
     if manifest is not None:
         await compare_manifest(handle.store, handle.path, manifest, report, values)
@@ -100,10 +101,6 @@ async def validate(
             raise
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
-
-
-async def _check_archive(store: ZipStore, report: Report) -> None:
-    report.findings.extend(Finding(severity, "/", "", message) for message, severity in store.deviations())
 
 
 async def _validate(

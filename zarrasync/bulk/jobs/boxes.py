@@ -110,16 +110,25 @@ def _boxes(stage: Sequence[Output], size: int) -> Iterator[tuple[Box, Sizes]]:
             for shape in (source.chunks, source.write_chunks)
         ]
         for region in BlockShapes(target.grid, *near).blocks(size // (itemsize * cell)):
-            needed = tuple(
-                slice(part.start * factor, min(part.stop * factor, n))
-                for part, factor, n in zip(region, factors, source.shape, strict=True)
-            )
+            needed = finer_region(region, factors, source.shape)
             (reads, read), (writes, _) = _touched(needed, source.grid), _touched(region, target.grid)
             volume, written = (math.prod(part.stop - part.start for part in parts) for parts in (needed, region))
             yield (
                 Box(path, *corners(region)),
                 Sizes(volume * itemsize, read * itemsize, written * itemsize, reads + writes),
             )
+
+
+def finer_region(region: Region, factors: Sequence[int], shape: Sequence[int]) -> Region:
+    """Return the region of an array whose elements become a region of a coarser one.
+
+    Args:
+        region: The region of the coarser array.
+        factors: The number of elements along each axis that become one.
+        shape: The shape of the array.
+    """
+    items = zip(region, factors, shape, strict=True)
+    return tuple(slice(part.start * factor, min(part.stop * factor, n)) for part, factor, n in items)
 
 
 def _touched(region: Region, grid: Grid) -> tuple[int, int]:

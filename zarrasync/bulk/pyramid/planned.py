@@ -19,7 +19,7 @@ from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.planned import render_texts
 from zarrasync.bulk.copy.values import ArrayCopy
-from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
+from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
@@ -270,7 +270,7 @@ class Reduction:
         fill, word = spec.fill_value, fill_word(spec.scalar)
         result = np.full([part.stop - part.start for part in region], fill, self.target.dtype)
         for part in self._parts(region):
-            above = self._above(part)
+            above = finer_region(part, self.factors, self.source.shape)
             if present is not None and present.isdisjoint(touched_chunks(above, grid)):
                 continue
             values = await self.source.view[above].read()
@@ -278,11 +278,6 @@ class Reduction:
             if not is_fill(values, fill, word):  # inner chunks of a shard may be absent
                 result[place] = await compute(partial(downsample, values, self.factors, self.method, self.encoding))
         return result
-
-    def _above(self, region: Region) -> Region:
-        """Return the region of the level before that a region of this level consists of."""
-        items = zip(region, self.factors, self.source.shape, strict=True)
-        return tuple(slice(part.start * factor, min(part.stop * factor, n)) for part, factor, n in items)
 
     def _parts(self, region: Region) -> Iterator[Region]:
         """Cut a region into parts that are small enough to read, if possible along chunks of the level before."""

@@ -206,7 +206,7 @@ async def test_the_rest_of_a_block_is_read_once(api: Api, source: KeyCounter):
 
 
 async def test_without_space_for_an_intermediate_array(api: Api, source: KeyCounter, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("zarrasync.bulk.copy.rechunk.scratch_space", lambda: VALUES.nbytes - 1)
+    monkeypatch.setattr("zarrasync.bulk.copy.values.scratch_space", lambda: VALUES.nbytes - 1)
     await api(api.copy(source, target := {}, chunks=COLUMNS, config={"memory_budget": 1200 * KIB}))
     assert set(source.requests.values()) == {9}
     np.testing.assert_array_equal(sync.open_array(target)[...], VALUES)

@@ -17,7 +17,7 @@ from tests.support.api import Api
 from tests.support.blocks import VALUES, blocks_of
 from tests.support.covering import covering
 from zarrasync import stores
-from zarrasync.bulk.pair_coverage import PairCoverage
+from zarrasync.bulk.block_plan import PairCoverage
 from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import grid_of
 from zarrasync.testing import LatencyStore

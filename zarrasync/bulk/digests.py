@@ -60,14 +60,14 @@ class Manifest:
     @cached_property
     def digest(self) -> str:
         """The digest of the whole, equal to the result of ``zarr_checksum``."""
-        directories: dict[str, tuple[list[_Entry], list[_Entry]]] = {"": ([], [])}
+        top: dict[str, Any] = {}
         for key, file in self.files.items():
-            path, _, name = key.rpartition("/")
-            _directory(directories, path)[1].append(_Entry(file.md5, name, file.size, 1))
-        for path in sorted(filter(None, directories), key=_depth, reverse=True):  # each after all below it
-            parent, _, name = path.rpartition("/")
-            directories[parent][0].append(_digest_directory(name, *directories[path]))
-        return _digest_directory("", *directories[""]).digest
+            *above, name = key.split("/")
+            directory = top
+            for part in above:
+                directory = directory.setdefault(f"{part}/", {})
+            directory[name] = file
+        return _digest_directory(top)[0]
 
     def dumps(self) -> str:
         """Return the manifest as a JSON document with one file a line."""
@@ -105,44 +105,23 @@ def _parse_file(key: str, value: Any) -> FileDigest:
     raise ValueError(f"the entry of {key!r} in the manifest must be an MD5 and a size, found {value!r}")
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A file or directory, as a directory contains it."""
+def _digest_directory(directory: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Return the digest of a directory, the size of the files below in bytes, and their number.
 
-    digest: str
-    name: str
-    size: int
-    count: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"digest": self.digest, "name": self.name, "size": self.size}
-
-
-def _directory(
-    directories: dict[str, tuple[list[_Entry], list[_Entry]]], path: str
-) -> tuple[list[_Entry], list[_Entry]]:
-    """Return the directories and files of a directory. It is added with those above it if it is new."""
-    above = path
-    while above not in directories:
-        directories[above] = ([], [])
-        above = above.rpartition("/")[0]
-    return directories[path]
-
-
-def _depth(path: str) -> int:
-    return path.count("/") + bool(path)
-
-
-def _digest_directory(name: str, directories: list[_Entry], files: list[_Entry]) -> _Entry:
-    content = {
-        "directories": [entry.to_json() for entry in sorted(directories, key=lambda entry: entry.name)],
-        "files": [entry.to_json() for entry in sorted(files, key=lambda entry: entry.name)],
-    }
+    Args:
+        directory: Digests of files by name, and directories by name with a slash.
+    """
+    size, count = 0, 0
+    content: dict[str, list[dict[str, Any]]] = {"directories": [], "files": []}
+    for name, item in sorted(directory.items(), key=lambda pair: pair[0].removesuffix("/")):
+        is_file = isinstance(item, FileDigest)
+        digest, nbytes, files = (item.md5, item.size, 1) if is_file else _digest_directory(item)
+        entry = {"digest": digest, "name": name.removesuffix("/"), "size": nbytes}
+        content["files" if is_file else "directories"].append(entry)
+        size, count = size + nbytes, count + files
     text = json.dumps(content, separators=(",", ":"))
-    size = sum(entry.size for entry in (*directories, *files))
-    count = sum(entry.count for entry in (*directories, *files))
     md5 = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-    return _Entry(f"{md5}-{count}--{size}", name, size, count)
+    return f"{md5}-{count}--{size}", size, count
 
 
 # ------------------------------------------------------------------ files

@@ -1,29 +1,50 @@
-"""Bulk ingestion: writing a source into an array block by block, concurrently and within the memory budget."""
+"""``ingest``: writing a source into an array block by block, with a record of the file that it comes from."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zarrasync._concurrency.drive import driven
-from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync._util.advice import in_terms_of
+from zarrasync import formats
+from zarrasync._concurrency import clock
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
+from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.ingestion import run_ingestion
 from zarrasync.bulk.files.parameters import parameters_of
-from zarrasync.bulk.files.sources.identify import has_magic, means_files, source_name
-from zarrasync.bulk.ingest_array import ingest_array
-from zarrasync.bulk.source_records import identify_source
-from zarrasync.bulk.sources import open_source
+from zarrasync.bulk.files.records.journal import FILE, change_sources, read_sources
+from zarrasync.bulk.files.sources.engines import is_zarr
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.identify import has_magic, local_file, means_files, source_name
+from zarrasync.bulk.jobs.plan import run_blocking
+from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
+from zarrasync.bulk.sources import Source, creation_options, open_source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
-from zarrasync.nodes.open_nodes import ConfigLike, Mode
-from zarrasync.stores import StoreLike
+from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.metadata.create import check_matches, check_options, plan_array
+from zarrasync.model import dtypes
+from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.access import handle_of, stored_chunks
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.functions import create_array
+from zarrasync.nodes.open_nodes import ConfigLike, Mode, open_array_at, open_or_create_array_at, resolve_node
+from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned
 
+_NUMERIC = "biufcmM"
+"""Kinds of data types whose value ranges ``numpy.can_cast`` compares."""
+_COMPARED = ("chunks", "shards", "dtype")
+"""Parameters of ``create_array`` that must match an existing array."""
+_CHECKED = ("filters", "serializer", "compressors", "fill_value", "order", "attributes", "dimension_names")
+"""Parameters of ``create_array`` that must be valid, but do not change an existing array."""
+_UNFINISHED = "unfinished"
+"""The stamp of a file in the record of an array that has some of its values. No file has this stamp."""
 _FILES = frozenset(("concat", "labels", "engine"))
 """Arguments that only files have."""
 _GROUPED = re.compile(r"\bsource=FileOptions\(([^()]*)\)")
@@ -129,29 +150,203 @@ async def ingest(
         raise ValueError(f"concurrency must be a number of blocks, or 0 for the default; found {concurrency!r}")
     if isinstance(source, str | Path):
         source = source_name(source)
-    file = identify_source(source) if isinstance(source, str) and region is None else None
+    file = _identify(source) if isinstance(source, str) and region is None else None
     if isinstance(source, str) and not source.endswith(".npy"):
         source = await open_source(source)
-    return await ingest_array(
-        source,
-        store,
-        file,
-        path=path,
-        mode=mode,
-        region=region,
-        unaligned=unaligned,
-        verify=verify,
-        concurrency=concurrency,
-        threads=threads,
-        progress=progress,
-        storage_options=storage_options,
-        config=config,
-        options=options,
-    )
+    begin = clock.monotonic()
+    resolved = source_of(source, options)
+    if not threads:
+        resolved.take_turns()
+    resolved.converts = resolved.has_dtype and options.get("dtype") is not None
+    counting = CountingStore(resolve(store, storage_options, config))
+    if counting.zarr_format is not None:
+        options["zarr_format"] = counting.choose_format(options.get("zarr_format"))
+    if mode == "w":
+        refuse_self_overwrite(counting.inner, normalize_path(path), source)
+    async with counting.in_use():
+        target, is_new = await _open_target(resolved, counting, path, mode, region, config, options)
+        is_replaced = file is not None and not is_new and mode != "a"
+        if is_replaced:
+            await _record(target, file, is_unfinished=True)
+        elif file is not None:
+            await _check_record(target, file)
+            # If a job ended before it recorded the file of a new array, the array has no values.
+            if is_new or (counting.listable and not await stored_chunks(target)):
+                await _record(target, file)
+        opening = counting.reset()
+        report = await write_blocks(
+            resolved,
+            target,
+            region,
+            unaligned or target.config.unaligned,
+            resume=mode == "a" and not is_new,
+            is_new=mode in ("a", "w"),
+            verify=verify,
+            concurrency=concurrency,
+            progress=progress,
+        )
+        if is_replaced:
+            await _record(target, file)
+        closing = counting.reset()
+    report.requests += opening.requests + closing.requests
+    report.seconds = clock.monotonic() - begin
+    return report
 
 
 async def _means_files(source: Any, source_options: Mapping[str, Any] | None) -> bool:
     """Return whether a source means files. For a URL that may be a pattern, that needs a request."""
     check = partial(means_files, source, source_options or {})
     is_quick = not isinstance(source, str | Path) or not has_magic(source_name(source))
-    return check() if is_quick or driven() else await run_in_new_thread(check)
+    return check() if is_quick else await run_blocking(check)
+
+
+async def _open_target(
+    source: Source,
+    store: CountingStore,
+    path: str,
+    mode: Mode,
+    region: tuple[slice, ...] | None,
+    config: ConfigLike,
+    options: dict[str, Any],
+) -> tuple[AsyncArray, bool]:
+    """Open or create the array to write to. Also return whether it is new, so that no chunk is from an earlier run."""
+    if mode not in ("a", "w", "w-", "r+"):
+        raise ValueError(f"mode must be 'a', 'w', 'w-' or 'r+', found {mode!r}")
+
+    everything = (slice(None),) * len(source.shape)
+
+    def creation() -> dict[str, Any]:
+        if region is not None and region not in (everything, [*everything]):
+            raise NodeNotFoundError(
+                f"cannot write a region: no array exists at {node.name} in {store!r}; create it first"
+            )
+        return creation_options(source, options, config)
+
+    node, _ = resolve_node(store, path, options.get("zarr_format"), None, config)
+    try:
+        with in_terms_of(OVERWRITE_BY_MODE):
+            if mode in ("w", "w-"):
+                return await create_array(store, path=path, overwrite=mode == "w", config=config, **creation()), True
+            if mode == "r+":
+                array, is_new = await open_array_at(node, formats.CANDIDATES), False
+            else:  # chunks of an array may remain if erasing it was interrupted
+                array, is_new = await open_or_create_array_at(node, formats.CANDIDATES, creation, erase_leftovers=True)
+    except NodeTypeError as error:
+        if error.found != "group":
+            raise
+        raise NodeTypeError(
+            f"{node.name} in {store!r} is a group, not an array; pass the path of an array below it, or mode='w' "
+            "to replace the group",
+            path=node.path,
+            found="group",
+            wanted="array",
+        ) from error
+    if not is_new:
+        _check_dtype(source, array, options)
+    return array, is_new
+
+
+# ------------------------------------------------------------------ existing arrays
+
+
+def _check_dtype(source: Source, array: AsyncArray, options: Mapping[str, Any]) -> None:
+    """Check that an existing array matches the source and the options.
+
+    Raises:
+        NodeTypeError: If the array has a different format, or a data type that cannot represent the source's values.
+        MetadataError: If the array has a different fill value.
+        ShapeError: If the array has different chunks or shards.
+    """
+    _check_options(array, options)
+    if options.get("dtype") is not None:  # the conversion is intended
+        return
+    dtype = dtypes.from_numpy(source.dtype).numpy
+    are_numeric = dtype.kind in _NUMERIC and array.dtype.kind in _NUMERIC
+    if are_numeric and not np.can_cast(dtype, array.dtype, "same_kind"):
+        raise NodeTypeError(
+            f"cannot write {source.dtype} values to {array.name}, which has data type {array.dtype}; convert the values "
+            "first, or pass dtype to convert them",
+            path=array.path,
+            found=str(source.dtype),
+            wanted=str(array.dtype),
+        )
+
+
+def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
+    """Check that the options match an existing array. Its attributes and codecs are not changed."""
+    check_options(set(options) - {"zarr_format"})
+    array_format, zarr_format = handle_of(array).format, options.get("zarr_format")
+    if zarr_format is not None and not formats.by_name(zarr_format).is_same(array_format):
+        raise NodeTypeError(
+            f"{array.name} exists in Zarr format {array_format.zarr_format!r}, not {zarr_format!r}; omit zarr_format, or "
+            "pass mode='w' to replace the array",
+            path=array.path,
+            found=str(array_format.zarr_format),
+            wanted=str(zarr_format),
+        )
+    check_matches(
+        array.metadata,
+        f"{array.name} in {array.store!r}",
+        **{name: options[name] for name in _COMPARED if name in options},
+    )
+    parameters = {name: value for name, value in options.items() if name in _CHECKED and value is not None}
+    if not parameters or (array.dtype.kind == "O" and "filters" not in parameters):  # objects require a filter
+        return
+    planned = plan_array(array_format, shape=array.shape, dtype=array.metadata.dtype, **parameters)
+    same_fill = repr(planned.spec.fill_value) == repr(array.metadata.spec.fill_value)  # by repr, as NaN != NaN
+    if "fill_value" in parameters and not same_fill:
+        raise MetadataError(
+            f"{array.name} exists with the fill value {array.fill_value!r}, not {options['fill_value']!r}; omit "
+            "fill_value, or pass mode='w' to replace the array"
+        )
+
+
+# ------------------------------------------------------------------ records of files
+
+
+def _identify(url: str) -> SourceFile:
+    """Return the identity of a file. Zarr hierarchies and URLs are known by their location alone.
+
+    Raises:
+        FileNotFoundError: If a local file does not exist.
+    """
+    path = source_name(url)
+    if "://" in path:
+        return SourceFile(path)
+    if is_zarr(path) or os.path.isdir(path):
+        path, real = os.path.abspath(path), os.path.realpath(path)
+        return SourceFile(path, identity="" if real == path else real)
+    return local_file(path)
+
+
+async def _record(array: AsyncArray, file: SourceFile | None, *, is_unfinished: bool = False) -> None:
+    """Record the file of an array, some of whose values the array may contain, or that values of it replace other ones."""
+    if file is not None:
+        record = replace(file, stamp=_UNFINISHED) if is_unfinished else file
+        await change_sources(handle_of(array), lambda present: {FILE: record.recorded.to_json()})
+
+
+async def _check_record(array: AsyncArray, file: SourceFile) -> None:
+    """Check that an array was not ingested from another file. An array without a record may contain anything.
+
+    Raises:
+        NodeExistsError: If it was ingested from another file, the file has changed, or replacing values was interrupted.
+    """
+    (value,) = await read_sources(array.store, [array.path])
+    try:
+        record, own = SourceFile(*value[FILE]), file.recorded
+    except (KeyError, TypeError):  # no record, or of another version
+        return
+    is_unchanged = record.size is None or (record.size, record.stamp) == (own.size, own.stamp)  # else by its location
+    if own.url == record.url and is_unchanged:
+        return
+    difference = "which has changed since" if record.url == own.url else f"not {file.name}"
+    difference = (
+        f"only some values of {record.short_name}, because an ingestion with mode='r+' was interrupted; repeat it with "
+        "mode='r+', or pass mode='w' to replace all values"
+        if record.stamp == _UNFINISHED
+        else f"the values of {record.short_name}, {difference}; pass mode='w' to replace them, or write to another path"
+    )
+    raise NodeExistsError(
+        f"/{array.path} in {array.store!r} contains {difference}", path=array.path, store=repr(array.store)
+    )

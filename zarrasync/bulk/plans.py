@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Never
@@ -79,13 +79,18 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
     root, own_options = os.path.abspath(root), options
     if isinstance(plan, str | os.PathLike) and "://" not in os.fspath(plan):
         own_options = None  # they are for the destination, which the document names
-    try:
-        place, document = _find(plan, path, own_options, config)
-    except NodeNotFoundError:
+    for place in _places(plan, path, own_options, config):
+        if (document := place.load()) is not None:
+            break
+    else:
         dest = NodePlace(resolve(plan, own_options, config), path, name_of(plan))
         if digest := Claim(dest.store.notes, path).planned().get("plan"):
             return AsyncJobPlan(LostWork(dest, digest), None)
-        raise
+        raise NodeNotFoundError(
+            f"there is no plan at {name_of(plan) or plan!r}: it was finished or abandoned, or never made"
+        )
+    if document.get("finished"):
+        raise NodeNotFoundError(f"the plan {place.name} was finished or abandoned")
     if document.get("version") != VERSION:
         raise MetadataError(f"{place.name or plan!r} is not a plan of version {VERSION}")
     if (parse := _KINDS.get(document.get("kind", ""))) is None:
@@ -106,32 +111,13 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
     return AsyncJobPlan(parse(document, dest, root, config), place)
 
 
-def _find(
-    plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config
-) -> tuple[PlanPlace, dict[str, Any]]:
-    """Return the place and the document of a plan, in a destination or elsewhere.
-
-    Raises:
-        NodeNotFoundError: If no plan exists.
-    """
-    if not (isinstance(plan, str | os.PathLike) and os.path.isfile(plan)):
-        store = resolve(plan, options, config)
-        place = PlanPlace.of(None, NodePlace(store, path, name_of(plan)), options, config)
-        if (document := place.load()) is not None:
-            return place, _unfinished(document, place)
-    if isinstance(plan, str | os.PathLike):
-        place = place_of(plan, options, config)
-        if (document := place.load()) is not None:
-            return place, _unfinished(document, place)
-    raise NodeNotFoundError(
-        f"there is no plan at {name_of(plan) or plan!r}: it was finished or abandoned, or never made"
-    )
-
-
-def _unfinished(document: dict[str, Any], place: PlanPlace) -> dict[str, Any]:
-    if document.get("finished"):
-        raise NodeNotFoundError(f"the plan {place.name} was finished or abandoned")
-    return document
+def _places(plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config) -> Iterator[PlanPlace]:
+    """Yield the places where the document of a plan may be: in a destination, or elsewhere."""
+    is_path = isinstance(plan, str | os.PathLike)
+    if not (is_path and os.path.isfile(plan)):
+        yield PlanPlace.of(None, NodePlace(resolve(plan, options, config), path, name_of(plan)), options, config)
+    if is_path:
+        yield place_of(plan, options, config)
 
 
 # ------------------------------------------------------------------ lost documents

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from zarrasync.display.progress import IngestReport
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.retry import RetryCounts
+from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text
+from zarrasync.transfer.threads import Progress
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -64,18 +68,8 @@ class CopyReport(JobReport):
         return ()  # other files are not parts of the hierarchy
 
     def tables(self) -> Sequence[Table]:
-        columns = ("array", ">parts", ">skipped", ">size", ">time")
-        rows = [
-            (
-                printable(path),
-                f"{member.blocks:,}",
-                f"{member.skipped:,}",
-                size_text(member.nbytes),
-                duration_text(member.seconds),
-            )
-            for path, member in self.members.items()
-        ]
-        return [Table(columns, rows)] if rows else []
+        columns = {"parts": "blocks", "skipped": "skipped", "size": "nbytes", "time": "seconds"}
+        return _tables("array", self.members, columns)
 
     def to_dict(self) -> dict[str, Any]:
         members = {
@@ -183,21 +177,9 @@ class WriteReport(dict[str, IngestReport], JobReport):
         return f"{counted(len(self), 'variable')} written: {sizes} in {self.seconds:.1f} s"
 
     def tables(self) -> Sequence[Table]:
-        columns = ("variable", ">blocks", ">size", ">stored", ">requests", ">seconds")
+        columns = {"blocks": "blocks", "size": "nbytes", "stored": "stored", "requests": "requests", "time": "seconds"}
         optional = [name for name in ("skipped", "retries", "verified") if any(getattr(r, name) for r in self.values())]
-        rows = [
-            (
-                printable(name),
-                f"{report.blocks:,}",
-                size_text(report.nbytes),
-                size_text(report.stored),
-                f"{report.requests:,}",
-                f"{report.seconds:.1f}",
-                *(f"{getattr(report, name):,}" for name in optional),
-            )
-            for name, report in self.items()
-        ]
-        return [Table((*columns, *(f">{name}" for name in optional)), rows)]
+        return _tables("variable", self, {**columns, **dict(zip(optional, optional, strict=True))})
 
     def to_dict(self) -> dict[str, Any]:
         return {name: report.to_dict() for name, report in self.items()}
@@ -206,6 +188,60 @@ class WriteReport(dict[str, IngestReport], JobReport):
         return self.to_text()
 
     __str__ = __repr__
+
+
+_SIZES = {"nbytes": size_text, "stored": size_text, "seconds": duration_text}
+"""How attributes are shown that are not counts."""
+
+
+def _tables(kind: str, reports: Mapping[str, Any], columns: Mapping[str, str]) -> list[Table]:
+    """Return a table with a row per report, if there are any.
+
+    Args:
+        kind: The name of the first column, which contains the names of the reports.
+        reports: The reports by name.
+        columns: The attributes of reports that other columns contain, by the names of the columns.
+    """
+
+    def cell(report: Any, name: str) -> str:
+        value = getattr(report, name)
+        return value if isinstance(value, str) else _SIZES.get(name, "{:,}".format)(value)
+
+    heads = [name if attribute == "extent" else f">{name}" for name, attribute in columns.items()]
+    rows = [
+        (printable(name), *(cell(report, attribute) for attribute in columns.values()))
+        for name, report in reports.items()
+    ]
+    return [Table((kind, *heads), rows)] if rows else []
+
+
+@contextmanager
+def measured(
+    report: IngestReport | CopyReport | PyramidReport,
+    progress: ProgressLike,
+    total: int,
+    label: str,
+    rows: int = 0,
+    begin: float = 0.0,
+) -> Iterator[Progress]:
+    """Provide the progress callback of a job inside a ``with`` block, and add its retries and duration to its report.
+
+    Args:
+        report: The report, which monitors can read when the job ends.
+        progress: As for ``report_progress``.
+        total: As for ``report_progress``.
+        label: As for ``report_progress``.
+        rows: As for ``report_progress``.
+        begin: When the job has begun. Default: now.
+    """
+    begin, counts = begin or clock.monotonic(), RetryCounts()
+    try:
+        with counts, report_progress(progress, total, label, rows, report) as advance:
+            yield advance or ignore_progress
+    finally:
+        report.retries, report.seconds = max(report.retries, counts.retries), clock.monotonic() - begin
+        if isinstance(report, IngestReport):
+            report.conflicts = max(report.conflicts, counts.conflicts)
 
 
 def add_reports(total: IngestReport, report: IngestReport) -> None:
@@ -234,11 +270,15 @@ class LevelReport:
     nbytes: int = 0
     seconds: float = 0.0
 
+    @property
+    def extent(self) -> str:
+        """The shape as a string."""
+        return " x ".join(f"{n:,}" for n in self.shape)
+
     def __str__(self) -> str:
         skipped = f", {self.skipped:,} existed" if self.skipped else ""
-        size = " x ".join(f"{n:,}" for n in self.shape)
         done = f"{counted(self.blocks, 'block')} written{skipped}, {size_text(self.nbytes)}"
-        return f"{self.path}: {size}: {done}, {self.seconds:.1f} s"
+        return f"{self.path}: {self.extent}: {done}, {self.seconds:.1f} s"
 
 
 @dataclass
@@ -252,6 +292,7 @@ class PyramidReport(JobReport):
         levels: The levels that were computed or copied.
         notes: Conversions of metadata that the format cannot express.
         left_out: Coordinates that the levels lack, with the reason.
+        retries: The number of requests that were repeated after a failure, without the retries of obstore.
         seconds: The duration in seconds.
     """
 
@@ -261,25 +302,15 @@ class PyramidReport(JobReport):
     levels: list[LevelReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    retries: int = 0
     seconds: float = 0.0
 
     def summary(self) -> str:
         return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
 
     def tables(self) -> Sequence[Table]:
-        columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")
-        rows = [
-            (
-                printable(level.path),
-                " x ".join(f"{n:,}" for n in level.shape),
-                f"{level.blocks:,}",
-                f"{level.skipped:,}",
-                size_text(level.nbytes),
-                duration_text(level.seconds),
-            )
-            for level in self.levels
-        ]
-        return [Table(columns, rows)] if rows else []
+        columns = {"shape": "extent", "blocks": "blocks", "skipped": "skipped", "size": "nbytes", "time": "seconds"}
+        return _tables("level", {level.path: level for level in self.levels}, columns)
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.levels), *self.remarks(), self.summary()])

@@ -185,6 +185,11 @@ def corners(region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(s.start for s in region), tuple(s.stop for s in region)
 
 
+def region_text(region: Region) -> str:
+    """Return a region as users write it, without brackets."""
+    return ", ".join(f"{part.start}:{part.stop}" for part in region)
+
+
 def resolve_corners(
     source_shape: tuple[int, ...], array_shape: tuple[int, ...], region: Sequence[slice] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

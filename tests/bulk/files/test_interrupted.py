@@ -140,7 +140,7 @@ def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
         taken.set()
 
     with Run(store, permit):
-        one.leave()
+        one.restore()
         thread = threading.Thread(target=take_over)
         thread.start()
         while json.loads((tmp_path / ".ingest/claim").read_text())["permit"] == permit.id:

@@ -348,3 +348,18 @@ def test_a_file_that_is_closed_while_a_thread_reads_it(tmp_path: Path):
 )
 def test_urls_of_files_keep_the_host_of_their_pattern(url: str, path: str, name: str, result: str):
     assert identify._address(name, url, path) == result
+
+
+async def test_how_often_a_hierarchy_is_listed(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Once for a call: listing all chunks of a source takes long."""
+    group, listed, scan = sync.create_group(tmp_path / "a.zarr"), list[str](), os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        listed.append(str(path))
+        return scan(path)
+
+    group.create_array("v", data=np.arange(8.0).reshape(4, 2), chunks=(1, 2), dimension_names=["t", "x"])
+    monkeypatch.setattr(os, "scandir", scandir)
+    await api(api.ingest_files(tmp_path / "a.zarr", tmp_path / "out.zarr"))
+    assert listed.count(str(tmp_path / "a.zarr" / "v" / "c")) == 1
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "out.zarr", path="v")[...], group["v"][...])

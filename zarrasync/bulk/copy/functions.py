@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from zarrasync import config as settings
+from zarrasync import formats
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.retry import RetryCounts
-from zarrasync.bulk.copy.request import CopyRequest
+from zarrasync.bulk.copy.nodes import Nodes, check_free, check_names, consolidated_groups, plan_copies, plan_files
+from zarrasync.bulk.copy.planned import CopyWork, render_texts
+from zarrasync.bulk.jobs.boxes import Output, make_tasks
 from zarrasync.bulk.jobs.claimed_work import begin_plan
-from zarrasync.bulk.jobs.plan import AsyncJobPlan
-from zarrasync.bulk.jobs.plan_place import PlanPlace, job_name
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.reports import CopyReport
-from zarrasync.display.progress import ProgressLike, ignore_progress, report_progress
+from zarrasync.bulk.overwrite_guard import overlap
+from zarrasync.bulk.reports import CopyReport, measured
+from zarrasync.display.progress import ProgressLike
+from zarrasync.errors import NodeExistsError, UnsupportedOperation
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.convert import LayoutChanges
-from zarrasync.metadata.create import ChunksLike
-from zarrasync.nodes.access import SourceLike
-from zarrasync.nodes.functions import CodecsLike
-from zarrasync.nodes.node import run_on_store
+from zarrasync.metadata.create import ChunksLike, check_axis_count
+from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import SourceLike, all_members, handle_of, resolve_source, store_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create import bind_format
+from zarrasync.nodes.functions import CodecsLike, open
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.stores import StoreLike
+from zarrasync.stores import StoreLike, resolve
 
 
 async def copy(
@@ -111,26 +121,18 @@ async def copy(
         raise ValueError(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
-    workers, values = Workers(executor), settings.resolve(config)
-    begin, retries, report = clock.monotonic(), RetryCounts(), CopyReport()
-    request = CopyRequest(
-        source, dest, "", dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite, all_files,
-        source_options, dest_options, values,
-    )  # fmt: skip
-    work = await request.work(report, resume=resume)
-    total = sum(array.nbytes for array in work.arrays.values())
-    name = f"copy {job_name(work.source.store, work.source.path)}"
-    with (
-        closing(workers),
-        retries,
-        report_progress(progress, total, name, report=report) as callback,
-    ):
-        run = partial(work.at_once, report, callback or ignore_progress, resume=resume, verify=verify, workers=workers)
-        try:
+    begin, report, values = clock.monotonic(), CopyReport(), settings.resolve(config)
+    with closing(Workers(executor)) as workers:
+        work = await _work(
+            source, dest, "", dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite, all_files,
+            source_options, dest_options, values, report, resume=resume,
+        )  # fmt: skip
+        total = sum(array.nbytes for array in work.arrays.values())
+        name = f"copy {job_name(work.source.store, work.source.path)}"
+        with measured(report, progress, total, name, begin=begin) as advance:
+            run = partial(work.at_once, report, advance, resume=resume, verify=verify, workers=workers)
             async with work.store.in_use():
                 await run_on_store(run, work.source.store, work.store)
-        finally:
-            report.retries, report.seconds = retries.retries, clock.monotonic() - begin
     return report
 
 
@@ -195,10 +197,120 @@ async def plan_copy(
         array([0, 1, 2, 3])
     """
     values = settings.resolve(config)
-    request = CopyRequest(
+    work = await _work(
         source, dest, source_path, dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite,
-        all_files, source_options, dest_options, values,
+        all_files, source_options, dest_options, values, CopyReport(), tasks=tasks,
     )  # fmt: skip
-    work = await request.work(CopyReport(), tasks=tasks)
-    place = PlanPlace.of(plan, work.dest, dest_options, values)
-    return await begin_plan(work, place)
+    return await begin_plan(work, PlanPlace.of(plan, work.dest, dest_options, values))
+
+
+async def _work(
+    source: SourceLike,
+    dest: StoreLike,
+    source_path: str,
+    dest_path: str,
+    zarr_format: int | str | None,
+    changes: LayoutChanges,
+    overwrite: bool,
+    all_files: bool,
+    source_options: Mapping[str, Any] | None,
+    dest_options: Mapping[str, Any] | None,
+    config: settings.Config,
+    report: CopyReport,
+    *,
+    resume: bool = False,
+    tasks: int = 0,
+) -> CopyWork:
+    """Return the work of a copy. Nothing is written. Counts, notes and files that are left out are added to the report."""
+    root, members = await _open_source(source, source_path, source_options, config, report.notes)
+    store = resolve(dest, dest_options, config)
+    zarr_format = store.choose_format(zarr_format)
+    format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
+    target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), config)
+    if overlap(root.store, root.path, store, target.path):
+        raise NodeExistsError(
+            f"cannot copy {root.name} in {root.store!r} to {target.name} in {store!r}: one contains the other",
+            path=target.path,
+        )
+    target = await run_on_store(partial(bind_format, target, overwrite=overwrite), store)
+    nodes, keys = await _list_source([("", root), *members], optional=not all_files)
+    arrays = {path: node for path, node in nodes if isinstance(node, AsyncArray)}
+    for name, shape in (("chunks", changes.chunks), ("shards", changes.shards)):
+        check_axis_count(name, shape, (array.ndim for array in arrays.values()))
+    check_names(changes, {path or array.basename: array.metadata for path, array in arrays.items()})
+    files = plan_files(keys, handle_of(root), target)
+    if not all_files:
+        report.left_out, files = list(files), {}
+    elif not (overwrite or resume):
+        await check_free(target, list(files.values()))
+    planned = plan_copies(nodes, target, changes, report)
+    outputs = [
+        Output(path, array.metadata, copied, (1,) * array.ndim)
+        for path, array in arrays.items()
+        if isinstance(copied := planned[path], ArrayMetadata)
+    ]
+    boxes, sizes = make_tasks([outputs], tasks)
+    return CopyWork(
+        source=NodePlace(nodes[0][1].store, root.path, name_of(source)),
+        dest=NodePlace(target.store, target.path, name_of(dest)),
+        format=target.format,
+        config=target.config,
+        boxes=boxes,
+        sizes=sizes,
+        notes=tuple(report.notes),
+        left_out=tuple(report.left_out),
+        documents={
+            path: render_texts(target.format, join(target.path, path), metadata) for path, metadata in planned.items()
+        },
+        files=files,
+        consolidated=await consolidated_groups(nodes),
+        overwrite=overwrite,
+        arrays=arrays,
+    )
+
+
+async def _open_source(
+    source: SourceLike, path: str, options: Mapping[str, Any] | None, values: settings.Config, notes: list[str]
+) -> tuple[AsyncArray | AsyncGroup, Sequence[tuple[str, AsyncArray | AsyncGroup]]]:
+    """Open the node to copy and all nodes below it.
+
+    Consolidated metadata may be outdated, so it is used only if the store cannot list.
+    """
+    resolved = resolve_source(source, options, values)
+    store = store_of(resolved)
+    if store is not resolved:
+        path = join(resolved.path, normalize_path(path))
+    root = await open(store, path=path, config=values, use_consolidated=False)
+    if not isinstance(root, AsyncGroup):
+        return root, ()
+    try:
+        return root, await all_members(root)
+    except UnsupportedOperation as error:
+        root = await open(store, path=path, config=values)
+        if not isinstance(root, AsyncGroup) or handle_of(root).consolidated is None:
+            raise
+        notes.append(f"{root.name}: {error}; only the nodes in the consolidated metadata were copied")
+        return root, await all_members(root)
+
+
+async def _list_source(nodes: Nodes, *, optional: bool) -> tuple[Nodes, list[str]]:
+    """List all keys of the source. Its metadata has been read before, so that the listing contains all of its chunks.
+
+    Args:
+        nodes: The nodes to copy, starting with the root.
+        optional: Return no keys if the store cannot list. Otherwise raise an error.
+
+    Returns:
+        The nodes, with a cached listing if it replaces listings of single nodes, and the keys.
+    """
+    (_, root), *_ = nodes
+    try:
+        listed = await run_on_store(handle_of(root).with_listing, root.store)
+        keys = await run_on_store(listed.list_keys, root.store)
+    except UnsupportedOperation:
+        if not optional:
+            raise
+        return nodes, []
+    return [
+        (path, make_node(replace(handle_of(node), store=listed.store), node.metadata)) for path, node in nodes
+    ], keys

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,18 +12,18 @@ from typing import Any
 from zarrasync._concurrency.gather import for_each
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.records import TRANSIENT
-from zarrasync.bulk.copy.files import copy_files
 from zarrasync.bulk.copy.nodes import (
     OR_RESUME,
     RESUME,
     clear_place,
     consolidate_copies,
+    copy_files,
     create_copies,
     erase_chunks,
 )
-from zarrasync.bulk.copy.values import copy_values
+from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box
-from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
@@ -55,14 +53,12 @@ class CopyWork(ClaimedWork):
         documents: The metadata documents of each node of the copy, by its path relative to the copied node.
         files: The new keys of files that are not part of a Zarr node, by their present keys.
         consolidated: The paths of the groups that get consolidated metadata, relative to the copied node.
-        overwrite: Whether to replace an existing node.
         arrays: The arrays of the source that are open in this process, by their paths relative to the copied node.
     """
 
     documents: Mapping[str, Mapping[str, str]]
     files: Mapping[str, str]
     consolidated: Sequence[str]
-    overwrite: bool
     arrays: Mapping[str, AsyncArray] = field(default_factory=dict, repr=False, metadata=TRANSIENT)
     kind = "copy"
 
@@ -72,14 +68,6 @@ class CopyWork(ClaimedWork):
     # -------------------------------------------------------------- what tasks and commands do
 
     @property
-    def erases_dataset(self) -> bool:
-        return self.overwrite
-
-    @property
-    def written(self) -> Sequence[str]:
-        return [path for path, metadata in self._planned.items() if isinstance(metadata, ArrayMetadata)]
-
-    @property
     def _target(self) -> NodeHandle:
         return NodeHandle(self.store, self.path, self.format, self.config)
 
@@ -87,12 +75,12 @@ class CopyWork(ClaimedWork):
     def _planned(self) -> dict[str, Metadata]:
         return {path: _parse(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
 
-    def prepare(self) -> None:
-        self._run(clear_place(self._target, self._planned, overwrite=self.overwrite))
+    async def prepare(self) -> None:
+        await clear_place(self._target, self._planned, overwrite=self.overwrite)
 
     async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        source, target = await self._array(box.array), self._copy_of(box.array)
-        return await copy_values(source, target, box.region, progress, workers=Workers(), verify=verify)
+        copy = ArrayCopy(await self._array(box.array), self._copy_of(box.array), box.region)
+        return await copy.run(progress, verify=verify)
 
     async def _array(self, path: str) -> AsyncArray:
         """Return an array of the source."""
@@ -135,7 +123,7 @@ class CopyWork(ClaimedWork):
             is_archive = self.store.lasting and not self.store.portable  # documents lie at its beginning
             is_shown = not claim.is_enabled or is_archive
             if resume and not has_begun and not is_shown:
-                is_shown = await run_on_store(self._exists, self.store)
+                is_shown = await run_on_store(self.is_published, self.store)
             if is_shown:
                 await create_copies(
                     self._target, self._planned, overwrite=self.overwrite, resume=resume, erase_leftovers=resume
@@ -164,13 +152,13 @@ class CopyWork(ClaimedWork):
 
         async def copy_one(path: str) -> None:
             source, target = self.arrays[path], self._copy_of(path)
-            own: Any = {"workers": workers.worth(source.nbytes), "verify": verify, "resume": resume, "is_new": is_new}
+            copy = ArrayCopy(source, target, None, workers.worth(source.nbytes), resume, is_new)
             is_small = _CONCURRENT_ARRAYS * source.nbytes <= source.config.memory_budget // 2
             decodes = verify or not has_same_values(source.metadata, target.metadata)
             rows = source.shape[0] if source.shape else 0
             async with turn if decodes and not is_small else nullcontext():
                 with part_of(progress, source.name, source.nbytes, rows) as part:
-                    done = await copy_values(source, target, None, part, **own)
+                    done = await copy.run(part, verify=verify)
             report.members[target.name] = done
             report.copied, report.skipped = report.copied + done.blocks, report.skipped + done.skipped
             report.nbytes += done.nbytes
@@ -185,7 +173,7 @@ class CopyWork(ClaimedWork):
             path: render_texts(self.format, path, replace(metadata, attributes={}, source=None))
             for path, metadata in self._planned.items()
         }
-        return hashlib.sha256(json.dumps(layouts, sort_keys=True).encode()).hexdigest()[:32]
+        return digest_of(layouts)
 
     def _interrupted(self, *, resume: bool) -> NodeExistsError:
         place = f"{self._target.name} in {self.store!r}"
@@ -197,33 +185,26 @@ class CopyWork(ClaimedWork):
             store=repr(self.store),
         )
 
-    def publish(self, *, verify: bool) -> CopyReport:
+    async def publish(self, *, verify: bool) -> CopyReport:
         report = CopyReport(notes=list(self.notes), left_out=list(self.left_out))
         report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
         report.groups = len(self._planned) - report.arrays
         report.copied, report.nbytes = len(self.tasks), sum(task.nbytes for task in self.tasks)
-        self._run(self._publish(report, verify=verify))
-        return report
-
-    async def _publish(self, report: CopyReport, *, verify: bool) -> None:
         await create_copies(self._target, self._planned, resume=True)
         await self._publish_rest(report, resume=True, verify=verify)
+        return report
 
     async def _publish_rest(self, report: CopyReport, *, resume: bool, verify: bool) -> None:
         """Copy other files, and consolidate the metadata of groups."""
         await copy_files(self.source.store, self._target, self.files, report, resume=resume, verify=verify)
         await consolidate_copies(self.consolidated, self._target, report.notes)
 
-    def is_published(self) -> bool:
-        return self._run(self._exists())
-
-    async def _exists(self) -> bool:
-        """Return whether the copied node exists."""
+    async def is_published(self) -> bool:
         (node,) = await find_all(self._target, [self.path], [self.format], strict=False)
         return node is not None
 
-    def erase(self) -> None:
-        self._run(erase_chunks(self._target, self._planned))
+    async def erase(self) -> None:
+        await erase_chunks(self._target, self._planned)
 
 
 def render_texts(format_: Format, path: str, metadata: Metadata) -> dict[str, str]:

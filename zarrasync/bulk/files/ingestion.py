@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from zarrasync import config as settings
 from zarrasync._concurrency.drive import driven
@@ -20,7 +20,7 @@ from zarrasync.bulk.files.running.planned_job import FilesWork, missing_credenti
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.datasets import register_preprocess
-from zarrasync.bulk.files.sources.headers import FileHeader
+from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
@@ -32,6 +32,9 @@ from zarrasync.metadata.create import DEFAULT
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, MemoryStore, resolve
+
+Found: TypeAlias = tuple[list[SourceFile], dict[str, str]]
+"""The files of a job, and the reasons for files that were named but do not exist."""
 
 
 async def run_ingestion(parameters: Parameters) -> FilesReport:
@@ -52,12 +55,12 @@ def _ingest(parameters: Parameters) -> FilesReport:
 
 def _run(parameters: Parameters) -> FilesReport:
     """Ingest files. All groups of a single file become groups, unless files are joined or variables were chosen."""
-    reports = list[FilesReport]()
+    reports, found = list[FilesReport](), _find(parameters)
     with closing(FileWorkers(parameters.executor, parameters.start_method)) as workers:
-        for path, has_variables in make_job(parameters, is_one_group=False).groups(workers).items():
+        for path, has_variables in make_job(parameters, found, is_one_group=False).groups(workers).items():
             source = replace(parameters.source, group=join(normalize_path(parameters.source.group), path))
             own = replace(parameters, source=source, path=join(normalize_path(parameters.path), path))
-            reports.append(_run_group(own, workers, has_variables=has_variables))
+            reports.append(_run_group(own, found, workers, has_variables=has_variables))
     total, *others = reports
     for report in others:
         add_reports(total, report)
@@ -69,8 +72,8 @@ def _run(parameters: Parameters) -> FilesReport:
     return total
 
 
-def _run_group(parameters: Parameters, workers: FileWorkers, *, has_variables: bool) -> FilesReport:
-    job = make_job(parameters, is_one_group=bool(parameters.concat))
+def _run_group(parameters: Parameters, found: Found, workers: FileWorkers, *, has_variables: bool) -> FilesReport:
+    job = make_job(parameters, found, is_one_group=bool(parameters.concat))
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
     workers.check_stores(counting)
@@ -151,11 +154,14 @@ def _labels(header: FileHeader, dim: str) -> Any:
     return found and (found.attributes.get(UNITS), None if found.values is None else found.values.tolist())
 
 
-def make_job(parameters: Parameters, *, is_one_group: bool = True, is_planned: bool = False) -> Job:
+def make_job(
+    parameters: Parameters, found: Found | None = None, *, is_one_group: bool = True, is_planned: bool = False
+) -> Job:
     """Return a job.
 
     Args:
         parameters: The parameters, as users pass them.
+        found: The files, if they are known: finding Zarr sources lists them.
         is_one_group: Whether other groups of a file are left out, rather than ingested by other jobs.
         is_planned: Whether other processes may run the tasks, because this one makes a plan.
 
@@ -174,8 +180,7 @@ def make_job(parameters: Parameters, *, is_one_group: bool = True, is_planned: b
             feature="dimension names",
         )
     store = handle.store if isinstance(handle.store, CountingStore) else CountingStore(handle.store)
-    missing: dict[str, str] | None = {} if parameters.on_bad_file == "skip" else None
-    files = find_files(parameters.files, parameters.source.storage_options, missing)
+    files, missing = found or _find(parameters)
     if parameters.concat is None and len(files) > 1:
         raise ValueError(f"{len(files):,} files need the name of a dimension to join them along; pass concat='time'")
     if parameters.source.labels:
@@ -185,4 +190,10 @@ def make_job(parameters: Parameters, *, is_one_group: bool = True, is_planned: b
         preprocess = register_preprocess(preprocess, is_local=not is_planned and parameters.executor in (None, 1))
     inserts = store.conditional and store.writeable and not store.bounded
     own = replace(parameters, preprocess=preprocess, inserts=inserts, is_one_group=is_one_group)
-    return Job(files, replace(handle, store=store), own, missing or {})
+    return Job(files, replace(handle, store=store), own, missing)
+
+
+def _find(parameters: Parameters) -> Found:
+    missing: dict[str, str] = {}
+    skips = parameters.on_bad_file == "skip"
+    return find_files(parameters.files, parameters.source.storage_options, missing if skips else None), missing

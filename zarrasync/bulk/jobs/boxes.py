@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.indexing.chunk_blocks import BlockShapes
-from zarrasync.indexing.regions import Region, corners
+from zarrasync.indexing.regions import Region, corners, region_text
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 
@@ -38,8 +38,7 @@ class Box(NamedTuple):
         return tuple(map(slice, self.start, self.stop))
 
     def __str__(self) -> str:
-        bounds = ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
-        return f"/{self.array}[{bounds}]"
+        return f"/{self.array}[{region_text(self.region)}]"
 
 
 class Sizes(NamedTuple):
@@ -56,6 +55,11 @@ class Sizes(NamedTuple):
     read: int
     written: int
     requests: int
+
+    @property
+    def memory(self) -> int:
+        """The size of the values that it has in memory, in bytes: also those that it reduces."""
+        return self.written if self.source <= self.written else self.source + self.written
 
 
 class Output(NamedTuple):
@@ -106,16 +110,25 @@ def _boxes(stage: Sequence[Output], size: int) -> Iterator[tuple[Box, Sizes]]:
             for shape in (source.chunks, source.write_chunks)
         ]
         for region in BlockShapes(target.grid, *near).blocks(size // (itemsize * cell)):
-            needed = tuple(
-                slice(part.start * factor, min(part.stop * factor, n))
-                for part, factor, n in zip(region, factors, source.shape, strict=True)
-            )
+            needed = finer_region(region, factors, source.shape)
             (reads, read), (writes, _) = _touched(needed, source.grid), _touched(region, target.grid)
             volume, written = (math.prod(part.stop - part.start for part in parts) for parts in (needed, region))
             yield (
                 Box(path, *corners(region)),
                 Sizes(volume * itemsize, read * itemsize, written * itemsize, reads + writes),
             )
+
+
+def finer_region(region: Region, factors: Sequence[int], shape: Sequence[int]) -> Region:
+    """Return the region of an array whose elements become a region of a coarser one.
+
+    Args:
+        region: The region of the coarser array.
+        factors: The number of elements along each axis that become one.
+        shape: The shape of the array.
+    """
+    items = zip(region, factors, shape, strict=True)
+    return tuple(slice(part.start * factor, min(part.stop * factor, n)) for part, factor, n in items)
 
 
 def _touched(region: Region, grid: Grid) -> tuple[int, int]:

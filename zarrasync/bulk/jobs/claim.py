@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from zarrasync._concurrency import clock
-from zarrasync.bulk.jobs import runs
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
@@ -75,7 +74,7 @@ class Claim(Lease):
         """
         if not self.is_enabled:
             return
-        end, blockers = clock.monotonic() + wait, list[str]()
+        end, other = clock.monotonic() + wait, Entry()
 
         async def choose(running: list[Entry], over: list[Entry]) -> list[Entry] | None:
             (content,) = running or over or [{}]
@@ -86,20 +85,16 @@ class Claim(Lease):
                 raise _unfinished_plan(content, self.folder)
             if is_free:
                 return [await self._taken(content, for_plan=bool(plan))]
-            if not blockers and wait > 0:
-                files = content.get("files") or "files"
-                _log.info(
-                    "waiting up to %.0f s for another job that writes %s: it ingests %s",
-                    wait,
-                    self.folder.dataset,
-                    files,
-                )
-            blockers[:] = [f" (it ingests {content['files']})" if content.get("files") else ""]
+            if not other and wait > 0:
+                files, dataset = content.get("files") or "files", self.folder.dataset
+                _log.info("waiting up to %.0f s for another job that writes %s: it ingests %s", wait, dataset, files)
+            other.update({"files": "", **content})
             return None
 
         def busy() -> str:
+            files = f" (it ingests {other['files']})" if other["files"] else ""
             return (
-                f"another job writes {self.folder.dataset}{blockers[0]}, and did not end within {wait:.0f} s; repeat the call "
+                f"another job writes {self.folder.dataset}{files}, and did not end within {wait:.0f} s; repeat the call "
                 "when it has ended, or wait longer"
             )
 
@@ -247,7 +242,7 @@ class Claim(Lease):
         """
         if not self.is_enabled or not self._store.listable or self.folder.is_own:
             return
-        if runs.wait_for_runs(self._store, self.folder.path, wait):
+        if self.folder.wait_for_runs(wait):
             self.update(interrupted=True)
 
     @contextmanager
@@ -305,18 +300,13 @@ class Claim(Lease):
         self.folder.is_own = False
         self._end("planned")
 
-    def leave(self) -> None:
-        """Leave the claim after a failure. The next job continues it or takes it over."""
-        self._end_after_failure("left")
-
     def restore(self) -> None:
-        """Leave the claim after a failure as it was found."""
-        self._end_after_failure("planned" if self.entry.get("planned") else "left")
+        """Leave the claim after a failure as it was found. The next job continues it or takes it over.
 
-    def _end_after_failure(self, state: str) -> None:
-        """End the claim. An error would hide the failure, and others take over a claim that is not renewed."""
+        An error would hide the failure, and others take over a claim that is not renewed.
+        """
         with suppress(StoreError):
-            self._end(state)
+            self._end("planned" if self.entry.get("planned") else "left")
 
     def _end(self, state: str) -> None:
         if self.is_held:
@@ -341,7 +331,7 @@ class Claim(Lease):
     ) -> None:
         is_kept = error is not None and not self.is_published and "plan" in {**self.entry, **self._notes}
         is_kept |= bool(self.entry.get("cut"))
-        self.leave() if is_kept else self.release()
+        self.restore() if is_kept else self.release()
 
 
 def _created(content: Mapping[str, Any]) -> int:

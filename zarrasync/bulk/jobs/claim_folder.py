@@ -6,14 +6,14 @@ import json
 from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from zarrasync._concurrency import bridge
+from zarrasync._concurrency import bridge, clock
 from zarrasync.display.text import counted
-from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
+from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN, JOB_RECORD, JOB_TASK
 from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.stores import Request, Store
-from zarrasync.stores.leases import Entry, entry_of
+from zarrasync.stores.leases import POLL_SECONDS, Entry, Observed, entry_of
 
 T = TypeVar("T")
 KEPT = "kept"
@@ -168,6 +168,36 @@ class ClaimFolder:
         if self._has_marks:
             others = [key for key in self._keys() if key not in (self.claim_key, self._plan_key)]
             self.erase([key for key in others if not (self.keeps and key.startswith(f"{self.path}/{KEPT}/"))])
+
+    def wait_for_runs(self, wait: float) -> bool:
+        """Wait until no task runs on another process. The store can list keys.
+
+        Args:
+            wait: Seconds to wait.
+
+        Returns:
+            Whether one was killed, so that its temporary files may remain.
+
+        Raises:
+            WriteConflictError: If one continues for longer.
+        """
+        end, observed, is_interrupted = clock.monotonic() + wait, dict[str, Observed](), False
+        while True:
+            keys = self._run(self._store.list_prefix(f"{self.path}/"))
+            notes = [key for key in keys if key.startswith(f"{self.path}/run-")]
+            found = zip(notes, self._run(self._store.fetch([Request(key) for key in notes])), strict=True)
+            running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(entry_of(note))]
+            is_interrupted |= len(running) < len(notes)
+            if not running:
+                self._run(self._store.erase_values(notes))
+                return is_interrupted
+            if clock.monotonic() > end:
+                raise WriteConflictError(
+                    f"{len(running)} tasks of an earlier job still write {self._prefix.rstrip('/') or '/'!r} in "
+                    f"{self._store!r}; repeat the call when they have ended",
+                    key=running[0],
+                )
+            clock.sleep_blocking(POLL_SECONDS)
 
     # -------------------------------------------------------------- notes for other processes
 

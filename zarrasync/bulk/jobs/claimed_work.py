@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import run_cleanup
-from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
@@ -24,9 +23,9 @@ from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Tas
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.reports import add_reports, measured
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
+from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted
 from zarrasync.display.values import strict
@@ -54,6 +53,8 @@ class ClaimedWork(PlannedWork):
         sizes: What each task reads and writes.
         notes: Remarks for the report.
         left_out: What the result will lack.
+        overwrite: Whether everything in the destination is erased first.
+        is_shown_at_once: Whether one document shows the result, so that readers cannot see a part of it.
     """
 
     source: NodePlace = field(metadata=TRANSIENT)
@@ -64,6 +65,8 @@ class ClaimedWork(PlannedWork):
     sizes: Sequence[Sizes] = ()
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
+    overwrite: bool = False
+    is_shown_at_once: ClassVar[bool] = False
 
     # -------------------------------------------------------------- as data
 
@@ -98,8 +101,7 @@ class ClaimedWork(PlannedWork):
 
     @cached_property
     def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
-        parts = {**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()}
-        return hashlib.sha256(json.dumps(strict(parts), sort_keys=True).encode()).hexdigest()[:32]
+        return digest_of({**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()})
 
     def opened(self, credentials: Credentials) -> Self:
         return replace(
@@ -114,17 +116,13 @@ class ClaimedWork(PlannedWork):
     def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         most = self.config.memory_budget
         return [
-            Task(number, _text(boxes), sizes.written, min(self.memory_of(sizes), most), self.stage_of(boxes[0]))
+            Task(number, _text(boxes), sizes.written, min(sizes.memory, most), self.stage_of(boxes[0]))
             for number, (boxes, sizes) in enumerate(zip(self.boxes, self.sizes, strict=True))
         ]
 
     def stage_of(self, box: Box) -> int:
         """Return the stage of the task that writes a box."""
         return 0
-
-    def memory_of(self, sizes: Sizes) -> int:
-        """Return the size of the values that a task has in memory, in bytes."""
-        return sizes.written
 
     @property
     def store(self) -> Store:
@@ -141,29 +139,24 @@ class ClaimedWork(PlannedWork):
         """The source in words."""
         return f"/{self.source.path} in {self.source.store!r}"
 
-    @property
-    @abstractmethod
-    def written(self) -> Sequence[str]:
-        """The paths of the arrays that tasks write."""
-
     def describe(self) -> dict[str, Any]:
         """Return what processes without the document know of the work.
 
         Returns:
             ``files`` in words, a digest of the ``source``, ``arrays``, and ``zarr_format``.
         """
-        source = repr((self.source.name, self.source.store.identity)).encode()  # hashed, as it may contain credentials
+        source = self.source.name, self.source.store.identity
         return {
             "files": self.origin,
-            "source": hashlib.sha256(source).hexdigest()[:32],
-            "arrays": list(self.written),
+            "source": digest_of(repr(source)),  # as it may contain credentials
+            "arrays": list(dict.fromkeys(box.array for boxes in self.boxes for box in boxes)),
             "zarr_format": self.format.zarr_format,
         }
 
     # -------------------------------------------------------------- what tasks and commands do
 
     @abstractmethod
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Make the destination ready for tasks.
 
         Raises:
@@ -188,7 +181,7 @@ class ClaimedWork(PlannedWork):
         """Write one box of a task; see ``write``."""
 
     @abstractmethod
-    def publish(self, *, verify: bool) -> JobReport:
+    async def publish(self, *, verify: bool) -> JobReport:
         """Store the documents that show the result. May be repeated.
 
         Args:
@@ -196,15 +189,11 @@ class ClaimedWork(PlannedWork):
         """
 
     @abstractmethod
-    def is_published(self) -> bool:
-        """Return whether readers see the result."""
-
-    def must_be_finished(self) -> bool:
-        """Return whether readers may see a part of the result, because publishing it was interrupted."""
-        return self.is_published()
+    async def is_published(self) -> bool:
+        """Return whether readers see the result, or a part of it."""
 
     @abstractmethod
-    def erase(self) -> None:
+    async def erase(self) -> None:
         """Erase what tasks have written."""
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -214,18 +203,13 @@ class ClaimedWork(PlannedWork):
     def _claim(self) -> Claim:
         return Claim(self.store.notes, self.path)
 
-    @property
-    def erases_dataset(self) -> bool:
-        """Whether everything in the destination is erased first."""
-        return False
-
     def check_found(self, claim: Claim) -> None:
         """Check that no job was interrupted while it published its result, because only that job can complete it.
 
         Raises:
             WriteConflictError: If one was.
         """
-        if claim.is_publishing and not self.erases_dataset:
+        if claim.is_publishing and not self.overwrite:
             raise WriteConflictError(
                 f"a job that writes {claim.found.get('files') or 'files'} was interrupted while it published its result in "
                 f"{claim.folder.dataset}; repeat that job first",
@@ -282,29 +266,22 @@ class ClaimedWork(PlannedWork):
             claim.folder.is_own = False
             claim.folder.forget_tasks()
             save()
-            self.prepare()
+            self._run(self.prepare())
             claim.update(plan=self.digest, is_new=True, **described)
             claim.plan_only()
 
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
-        begin, report, claim = clock.monotonic(), IngestReport(), self._claim
+        report, claim = IngestReport(), self._claim
         permit, sizes = claim.permit_for_plan(self.digest), {n: self.tasks[n].nbytes for n in numbers}
         finished = claim.folder.finished(self.digest)
         waiting = [number for number in numbers if number not in finished]
         report.skipped = len(numbers) - len(waiting)
-        total = sum(sizes[number] for number in waiting)
-        name = f"{self.kind} {job_name(self.store, self.path)}"
-        retries = RetryCounts()
-        with (
-            closing(Workers(executor)) as workers,
-            retries,
-            report_progress(progress, total, name, report=report) as advance,
-        ):
+        total, name = sum(sizes[number] for number in waiting), f"{self.kind} {job_name(self.store, self.path)}"
+        with closing(Workers(executor)) as workers, measured(report, progress, total, name) as advance:
 
             def done(number: int, part: IngestReport) -> None:
                 add_reports(report, part)
-                if advance is not None:
-                    advance(sizes[number])
+                advance(sizes[number])
 
             if workers.is_local:
                 for number in waiting:
@@ -313,7 +290,6 @@ class ClaimedWork(PlannedWork):
                 workers.check_stores(self.store, self.source.store)
                 for _, stage in groupby(waiting, lambda number: self.tasks[number].stage):
                     workers.run(stage, lambda n: partial(self.part(n).run_task, n, permit, verify=verify), done)
-        report.retries, report.seconds = retries.retries, clock.monotonic() - begin
         return report
 
     def part(self, number: int) -> ClaimedWork:
@@ -347,25 +323,30 @@ class ClaimedWork(PlannedWork):
 
     def finish(self, *, verify: bool) -> JobReport:
         claim = self._claim
-        if not claim.is_in_progress(self.digest) and self.is_published():
-            return self.publish(verify=verify)
+        if not claim.is_in_progress(self.digest) and self._run(self.is_published()):
+            return self._run(self.publish(verify=verify))
         with claim.of_plan(self.digest):
             if not claim.is_committed:  # an earlier call may have been killed after that
                 claim.folder.check_finished(self.digest, len(self.tasks))
             claim.check()
-            report = self.publish(verify=verify)
+            report = self._run(self.publish(verify=verify))
             claim.note_commit()  # before the marks of tasks are erased
         return report
 
     def abandon(self) -> None:
         with self._claim.of_plan(self.digest) as claim:
-            if self.must_be_finished():
+            if not self.is_shown_at_once and self._run(self.is_published()):
                 raise WriteConflictError(
                     f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published; finish it",
                     key=self.path,
                 )
             claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
-            self.erase()
+            self._run(self.erase())
+
+
+def digest_of(value: Any) -> str:
+    """Return a digest of a JSON value."""
+    return hashlib.sha256(json.dumps(strict(value), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _text(boxes: Sequence[Box]) -> str:

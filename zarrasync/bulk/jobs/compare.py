@@ -12,7 +12,7 @@ from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.regions import Region, region_text
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.transfer.threads import Progress
 
@@ -48,7 +48,7 @@ async def compare_values(array: AsyncArray, region: Region, expected: Any, origi
         ChecksumError: If they differ.
     """
     if not await has_values(array, region, expected):
-        place = ", ".join(f"{part.start}:{part.stop}" for part in region)
+        place = region_text(region)
         raise ChecksumError(
             f"verification failed: {array.name}[{place}] in {array.store!r} differs from {origin}; another writer may have "
             "changed one of them"

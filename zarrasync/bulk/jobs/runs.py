@@ -8,50 +8,13 @@ for a while after its job was killed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from zarrasync._concurrency import bridge, clock
 from zarrasync.errors import WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store
-from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Lease, Observed, entry_of
-
-T = TypeVar("T")
-
-
-def wait_for_runs(store: Store, folder: str, wait: float) -> bool:
-    """Wait until no task runs on another process. Return whether one was killed, so that its temporary files may remain.
-
-    Args:
-        store: The store, which can list keys.
-        folder: The folder of the claim.
-        wait: Seconds to wait.
-
-    Raises:
-        WriteConflictError: If one continues for longer.
-    """
-
-    def run(call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=store.blocking)
-
-    end, observed, is_interrupted = clock.monotonic() + wait, dict[str, Observed](), False
-    while True:
-        notes = [key for key in run(store.list_prefix(f"{folder}/")) if key.startswith(f"{folder}/run-")]
-        found = zip(notes, run(store.fetch([Request(key) for key in notes])), strict=True)
-        running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(entry_of(note))]
-        is_interrupted |= len(running) < len(notes)
-        if not running:
-            run(store.erase_values(notes))
-            return is_interrupted
-        if clock.monotonic() > end:
-            raise WriteConflictError(
-                f"{len(running)} tasks of an earlier job still write {folder.rpartition('/')[0] or '/'!r} in {store!r}; repeat "
-                "the call when they have ended",
-                key=running[0],
-            )
-        clock.sleep_blocking(POLL_SECONDS)
+from zarrasync.stores.leases import DEAD_SECONDS, Lease, entry_of
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
-from zarrasync._concurrency.drive import driven
-from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.jobs.engines import Processes, engine_of
+from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress
@@ -198,17 +197,13 @@ class Workers:
         parts = [listed[start : start + size] for start in range(0, len(listed), size)] if listed else []
         assert self._run_of is not None
         calls = [partial(_work, work, part, self._run_of, is_blocking) for part in parts]
-        collect = partial(self._sum, calls, progress or ignore_progress)
-        return collect() if driven() else await run_in_new_thread(collect)
-
-    def _sum(self, calls: Sequence[Callable[[], IngestReport]], progress: Progress) -> IngestReport:
-        report = IngestReport()
+        report, send = IngestReport(), progress or ignore_progress
 
         def done(number: int, part: IngestReport) -> None:
             add_reports(report, part)
-            progress(part.nbytes)
+            send(part.nbytes)
 
-        self.run(range(len(calls)), calls.__getitem__, done)
+        await run_blocking(partial(self.run, range(len(calls)), calls.__getitem__, done))
         return report
 
 

@@ -21,6 +21,7 @@ from zarrasync.bulk.pyramid.prepare import Convention, Pyramid, PyramidRequest, 
 from zarrasync.bulk.pyramid.source import PyramidAxes
 from zarrasync.bulk.reports import PyramidReport
 from zarrasync.display.progress import ProgressLike
+from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
@@ -108,19 +109,16 @@ async def pyramid(
         '0 (y 1, x 1), 1 (y 2, x 2)'
     """
     begin, values = clock.monotonic(), settings.resolve(config)
-    request = PyramidRequest.of(axes, levels, method, missing, convention, overwrite, layout)
-    options = storage_options, dest_options, values
-    pyramid, work = await _work(request, store, path, dest, dest_path, *options)
+    pyramid, work = await _work(
+        store, path, dest, dest_path, axes, levels, method, missing, convention, layout, overwrite, storage_options,
+        dest_options, values,
+    )  # fmt: skip
     with closing(Workers(executor)) as workers:
-        call = run_on_store(
-            partial(work.at_once, pyramid, workers=workers, progress=progress), work.source.store, work.store
-        )
+        run = partial(work.at_once, pyramid, workers=workers, progress=progress, begin=begin)
+        call = run_on_store(run, work.source.store, work.store)
         if driven() and not work.store.blocking:  # the stores differ, so that an event loop is needed
-            report = bridge.run(call, blocking=False)
-        else:
-            report = await call
-    report.seconds = clock.monotonic() - begin
-    return report
+            return bridge.run(call, blocking=False)
+        return await call
 
 
 async def plan_pyramid(
@@ -189,28 +187,46 @@ async def plan_pyramid(
         '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
     """
     values = settings.resolve(config)
-    request = PyramidRequest.of(axes, levels, method, missing, convention, overwrite, layout)
-    options = storage_options, dest_options, values
-    _, work = await _work(request, store, path, dest, dest_path, *options, tasks)
+    _, work = await _work(
+        store, path, dest, dest_path, axes, levels, method, missing, convention, layout, overwrite, storage_options,
+        dest_options, values, tasks,
+    )  # fmt: skip
     place = PlanPlace.of(plan, work.dest, storage_options if dest is None else dest_options, values)
     return await begin_plan(work, place)
 
 
 async def _work(
-    request: PyramidRequest,
     store: Any,
     path: str,
     dest: Any,
     dest_path: str,
+    axes: Sequence[str] | PyramidAxes | None,
+    levels: int | Literal["auto"],
+    method: Method | Literal["auto"],
+    missing: Any,
+    convention: Convention,
+    layout: Layout | None,
+    overwrite: bool,
     storage_options: Mapping[str, Any] | None,
     dest_options: Mapping[str, Any] | None,
     config: settings.Config,
     tasks: int = 0,
 ) -> tuple[Pyramid, PyramidWork]:
-    """Return a pyramid and its work. Nothing is written but a new group."""
+    """Return a pyramid and its work. Nothing is written but a new group.
+
+    Raises:
+        ValueError: If the layout sets what levels take over from the finest one.
+    """
+    layout = layout or Layout()
+    shapes = layout.options
+    if others := sorted(shapes.keys() - {"chunks", "shards", "compressors"}) + ["encoding"] * bool(layout.encoding):
+        raise ValueError(f"the layout of levels has chunks, shards and compressors; omit {', '.join(others)}")
+    axes = axes if isinstance(axes, PyramidAxes) else PyramidAxes(names=axes)
+    changes = LayoutChanges(**shapes)
+    request = PyramidRequest(axes, levels, method, missing, convention, overwrite, changes)
     mode: Any = "r+" if dest is None else "r"
     node = await open(store, path=path, mode=mode, storage_options=storage_options, config=config)
     target = node.store if dest is None else resolve(dest, dest_options, config)
-    pyramid = await prepare(node, None if dest is None and not dest_path else target, dest_path, request)
+    pyramid, notes = await prepare(node, None if dest is None and not dest_path else target, dest_path, request)
     source = NodePlace(node.store, node.path, name_of(store))
-    return pyramid, PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), request, tasks)
+    return pyramid, PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), notes, tasks)

@@ -1,33 +1,41 @@
-"""Pyramids as plans: boxes of levels that any process can compute, one level after the other."""
+"""The work of a pyramid: computing levels from the ones before, in one call, or as boxes that any process can compute."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.offload import compute
+from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.planned import render_texts
-from zarrasync.bulk.copy.values import copy_values
-from zarrasync.bulk.jobs.boxes import Box, Output, Sizes, make_tasks
-from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.copy.values import ArrayCopy
+from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.pyramid.companions import copy_companions
-from zarrasync.bulk.pyramid.levels import Reduction, compute_level
+from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.reports import LevelReport, PyramidReport
-from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
-from zarrasync.errors import NodeNotFoundError
-from zarrasync.indexing.regions import touched_chunks
+from zarrasync.bulk.reports import LevelReport, PyramidReport, measured
+from zarrasync.bulk.sources import Source
+from zarrasync.codecs.chunk_properties import fill_word, is_fill
+from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
+from zarrasync.errors import NodeNotFoundError, UnsupportedOperation
+from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.model.paths import join
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store
@@ -50,32 +58,30 @@ class PyramidWork(ClaimedWork):
     levels: Sequence[str]
     layout: str
     kind = "pyramid"
+    is_shown_at_once = True
 
     @classmethod
-    def of(
-        cls, pyramid: Pyramid, source: NodePlace, dest_name: str, request: PyramidRequest, tasks: int = 0
-    ) -> PyramidWork:
+    def of(cls, pyramid: Pyramid, source: NodePlace, dest_name: str, notes: list[str], tasks: int = 0) -> PyramidWork:
         """Return the work for a pyramid.
 
         Args:
             pyramid: The pyramid.
             source: The node of the finest level.
             dest_name: The path or URL of the destination; empty without one.
-            request: The arguments.
+            notes: Notes for the report. Those about conversions of metadata are added.
             tasks: About how many tasks to make; 0 for a number that suits the size.
         """
-        target, finest, notes = pyramid.target, pyramid.source.array.metadata, list(pyramid.notes)
-        handle = handle_of(target.group)
-        planned = [target.plan(level, request.changes, notes) for level in target.levels]
-        above = [finest, planned[0] if pyramid.is_copied else finest, *planned[1:]]
+        finest, handle, is_copied = pyramid.source.array.metadata, handle_of(pyramid.group), pyramid.is_copied
+        planned = [pyramid.plan(level, notes) for level in pyramid.levels]
+        above = [finest, planned[0] if is_copied else finest, *planned[1:]]
         stages = [
             [Output(level.path, source, metadata, level.factors)]
-            for level, source, metadata in zip(target.levels, above, planned, strict=False)
+            for level, source, metadata in zip(pyramid.levels, above, planned, strict=False)
         ]
         documents = [
-            render_texts(handle.format, level.path, own) for level, own in zip(target.levels, planned, strict=True)
+            render_texts(handle.format, level.path, own) for level, own in zip(pyramid.levels, planned, strict=True)
         ]
-        boxes, sizes = make_tasks(stages[0 if pyramid.is_copied else 1 :], tasks)
+        boxes, sizes = make_tasks(stages[0 if is_copied else 1 :], tasks)
         return cls(
             source=source,
             dest=NodePlace(handle.store, handle.path, dest_name),
@@ -85,17 +91,14 @@ class PyramidWork(ClaimedWork):
             sizes=sizes,
             notes=tuple(dict.fromkeys(notes)),
             left_out=tuple(pyramid.left_out),
-            is_copied=pyramid.is_copied,
-            request=request,
-            levels=[level.path for level in target.levels],
-            layout=hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()[:32],
+            is_copied=is_copied,
+            request=pyramid.request,
+            levels=[level.path for level in pyramid.levels],
+            layout=digest_of(documents),
         )
 
     def stage_of(self, box: Box) -> int:
         return self.levels.index(box.array)
-
-    def memory_of(self, sizes: Sizes) -> int:
-        return sizes.source + sizes.written
 
     def opened(self, credentials: Credentials) -> PyramidWork:
         return super().opened(
@@ -104,15 +107,12 @@ class PyramidWork(ClaimedWork):
 
     # -------------------------------------------------------------- what tasks and commands do
 
-    @property
-    def written(self) -> Sequence[str]:
-        return self.levels[0 if self.is_copied else 1 :]
-
     async def _pyramid(self) -> Pyramid:
         mode: Any = "r" if self.is_copied else "r+"
         opening = partial(open, self.source.store, path=self.source.path, mode=mode, config=self.config)
         node = await run_on_store(opening, self.source.store)
-        return await prepare(node, self.store if self.is_copied else None, self.path, self.request)
+        pyramid, _ = await prepare(node, self.store if self.is_copied else None, self.path, self.request)
+        return pyramid
 
     async def _level(self, number: int, pyramid: Pyramid) -> AsyncArray:
         if number == 0 and not self.is_copied:
@@ -126,38 +126,22 @@ class PyramidWork(ClaimedWork):
             )
         return array
 
-    def prepare(self) -> None:
-        self._run(self._prepare())
-
-    async def _prepare(self) -> None:
-        await self._make_levels(await self._pyramid(), [])
-
-    async def _make_levels(self, pyramid: Pyramid, notes: list[str]) -> list[tuple[AsyncArray, bool]]:
-        """Create the arrays of the levels, or open the existing ones of an interrupted call. Also return which ones are new."""
-        target, overwrite = pyramid.target, self.request.overwrite
-        if overwrite:
-            await target.remove_other_levels()
-        await copy_companions(pyramid.companions, target.group, notes, overwrite=overwrite)
-        return [await target.make_level(level, self.request.changes, []) for level in pyramid.written]
+    async def prepare(self) -> None:
+        await (await self._pyramid()).make_levels([])
 
     async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
         pyramid, number = await self._pyramid(), self.levels.index(box.array)
         target = await self._level(number, pyramid)
         if number == 0:
-            source = pyramid.source.array
-            return await copy_values(source, target, box.region, progress, workers=Workers(), verify=verify)
+            return await ArrayCopy(pyramid.source.array, target, box.region).run(progress, verify=verify)
         above = await self._level(number - 1, pyramid)
-        factors = pyramid.target.levels[number].factors
-        reduction = Reduction(above, target, factors, pyramid.method, pyramid.encoding)
+        reduction = Reduction(above, target, pyramid.levels[number].factors, pyramid.method, pyramid.encoding)
         items = ((coords, None) for coords in touched_chunks(box.region, target.metadata.grid))
         return await reduction.run(items, progress, is_new=False, verify=verify)
 
-    def publish(self, *, verify: bool) -> PyramidReport:
-        return self._run(self._publish())
-
-    async def _publish(self) -> PyramidReport:
+    async def publish(self, *, verify: bool) -> PyramidReport:
         pyramid = await self._pyramid()
-        await pyramid.target.publish(await self._level(0, pyramid))
+        await pyramid.publish(await self._level(0, pyramid))
         report = self._report(pyramid)
         for level in pyramid.written:
             written = [task.nbytes for task in self.tasks if self.levels[task.stage] == level.path]
@@ -168,60 +152,194 @@ class PyramidWork(ClaimedWork):
         notes, left_out = list(self.notes), list(self.left_out)
         return PyramidReport(self.path, pyramid.convention, pyramid.method, notes=notes, left_out=left_out)
 
+    async def is_published(self) -> bool:
+        return (await self._pyramid()).is_published()
+
+    async def erase(self) -> None:
+        pyramid = await self._pyramid()
+        if not pyramid.is_published():  # by an earlier job
+            await pyramid.erase_levels()
+
     # -------------------------------------------------------------- in one call
 
-    async def at_once(self, pyramid: Pyramid, *, workers: Workers, progress: ProgressLike) -> PyramidReport:
+    async def at_once(
+        self, pyramid: Pyramid, *, workers: Workers, progress: ProgressLike, begin: float
+    ) -> PyramidReport:
         """Compute all levels in one call. Levels of an interrupted call are completed.
 
         Args:
             pyramid: The pyramid.
             workers: Where levels are computed.
             progress: As for ``pyramid``.
+            begin: When the call has begun.
         """
-        target, array = pyramid.target, pyramid.source.array
-        report = self._report(pyramid)
-        itemsize = max(array.dtype.itemsize, 1)
-        total = sum(math.prod(level.shape) * itemsize for level in pyramid.written)
+        report, array = self._report(pyramid), pyramid.source.array
+        total = sum(math.prod(level.shape) for level in pyramid.written) * max(array.dtype.itemsize, 1)
         name = f"{self.kind} {job_name(self.source.store, array.path)}"
-        with report_progress(progress, total, name, report=report) as callback:
-            advance = callback or ignore_progress
-
+        with measured(report, progress, total, name, begin=begin) as advance:
             async with self.claimed(workers) as claim, self.store.in_use() if self.is_copied else nullcontext():
                 finest = above = array
-                made = await self._make_levels(pyramid, report.notes)
+                made = await pyramid.make_levels(report.notes)
                 for level, (stored, is_new) in zip(pyramid.written, made, strict=True):
-                    begin = clock.monotonic()
-                    state: Any = {"workers": workers, "resume": not is_new}
-                    if level is target.levels[0]:
-                        state["workers"], finest = workers.worth(array.nbytes), stored
-                        done = await copy_values(array, stored, None, advance, is_new=is_new, **state)
+                    started = clock.monotonic()
+                    if level is pyramid.levels[0]:
+                        finest, own = stored, workers.worth(array.nbytes)
+                        done = await ArrayCopy(array, stored, None, own, not is_new, is_new).run(advance)
                     else:
                         reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
-                        done = await compute_level(reduction, advance, **state)
-                    seconds = clock.monotonic() - begin
+                        done = await compute_level(reduction, advance, resume=not is_new, workers=workers)
+                    seconds = clock.monotonic() - started
                     report.levels.append(
                         LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds)
                     )
                     above = stored
                     claim.check()
                 await self.end_writes(claim, workers)
-                await target.publish(finest)
+                await pyramid.publish(finest)
         return report
 
-    def must_be_finished(self) -> bool:
-        return False  # one document shows all levels
 
-    def is_published(self) -> bool:
-        return self._run(self._is_published())
+# ------------------------------------------------------------------ computing levels
 
-    async def _is_published(self) -> bool:
-        pyramid = await self._pyramid()
-        return pyramid.target.is_published()
 
-    def erase(self) -> None:
-        self._run(self._erase())
+Coordinates: TypeAlias = tuple[int, ...]
+"""The place of a stored value in the grid of an array."""
 
-    async def _erase(self) -> None:
-        target = (await self._pyramid()).target
-        if not target.is_published():  # by an earlier job
-            await target.erase_levels(is_copied=self.is_copied)
+_CONCURRENT_READS = 8
+"""Number of blocks that are read at a time at least, among which memory is divided."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The computation of one level. It can be sent to other processes.
+
+    Attributes:
+        source: The level before.
+        target: The level to compute.
+        factors: The number of elements along each axis that become one.
+        method: The method.
+        encoding: The meaning of the stored numbers.
+    """
+
+    source: AsyncArray
+    target: AsyncArray
+    factors: tuple[int, ...]
+    method: Method
+    encoding: CFEncoding
+
+    async def run(
+        self,
+        items: Iterable[tuple[Coordinates, Sequence[Coordinates] | None]],
+        progress: Progress,
+        *,
+        is_new: bool,
+        verify: bool = False,
+    ) -> IngestReport:
+        """Compute stored values of the level.
+
+        Args:
+            items: The grid coordinates of each stored value, and the coordinates of the stored values of the finer level that
+                contribute to it; ``None`` if they are unknown.
+            progress: Called with the number of bytes written since the last call.
+            is_new: Whether none of them exists in the store.
+            verify: Whether to read the values back and compare them.
+        """
+        chosen, is_blocking = dict(items), self.source.store.blocking
+        found = [places for places in chosen.values() if places is not None]
+        present = {coords for places in found for coords in places} if len(found) == len(chosen) else None
+        source = Source(
+            self.target.shape,
+            self.target.dtype,
+            partial(self._read_now if is_blocking else self._read, present),
+            asynchronous=not is_blocking,
+            chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
+        )
+        return await Ingestion(source, self.target, chosen=chosen.keys()).run(progress, is_new=is_new, verify=verify)
+
+    def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
+        return drive(self._read(present, region))
+
+    async def _read(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
+        """Return the values of a region of the level. The level before is read part by part.
+
+        Args:
+            present: The grid coordinates of the stored values of the level before; ``None`` if they are unknown.
+            region: The region.
+        """
+        spec, grid = self.source.metadata.spec, self.source.metadata.grid
+        fill, word = spec.fill_value, fill_word(spec.scalar)
+        result = np.full([part.stop - part.start for part in region], fill, self.target.dtype)
+        for part in self._parts(region):
+            above = finer_region(part, self.factors, self.source.shape)
+            if present is not None and present.isdisjoint(touched_chunks(above, grid)):
+                continue
+            values = await self.source.view[above].read()
+            place = tuple(slice(p.start - r.start, p.stop - r.start) for p, r in zip(part, region, strict=True))
+            if not is_fill(values, fill, word):  # inner chunks of a shard may be absent
+                result[place] = await compute(partial(downsample, values, self.factors, self.method, self.encoding))
+        return result
+
+    def _parts(self, region: Region) -> Iterator[Region]:
+        """Cut a region into parts that are small enough to read, if possible along chunks of the level before."""
+        config, chunks = self.source.config, self.source.metadata.chunks
+        limit = config.memory_budget // (4 * max(config.pool_size, _CONCURRENT_READS))
+        units = [max(1, chunk // factor) for chunk, factor in zip(chunks, self.factors, strict=True)]
+        sizes = [part.stop - part.start for part in region]
+        nbytes = math.prod(self.factors) * max(self.source.dtype.itemsize, 1)
+        while math.prod(sizes) * nbytes > limit:
+            axis = max(range(len(sizes)), key=lambda axis: sizes[axis] / units[axis])
+            if sizes[axis] <= units[axis]:
+                break
+            sizes[axis] = units[axis] * -(-sizes[axis] // (2 * units[axis]))
+        axes = [
+            [slice(start, min(start + size, part.stop)) for start in range(part.start, part.stop, size)]
+            for part, size in zip(region, sizes, strict=True)
+        ]
+        return product(*axes)
+
+
+async def compute_level(reduction: Reduction, progress: Progress, *, resume: bool, workers: Workers) -> IngestReport:
+    """Compute a level. Parts of it for which the level before has no stored values are absent without being computed.
+
+    Args:
+        reduction: The level.
+        progress: Called with the number of bytes written since the last call.
+        resume: Whether to keep existing stored values.
+        workers: Where the level is computed.
+
+    Raises:
+        StoreError: If other processes would write into copies of a store in the memory of this process.
+    """
+    source, target = reduction.source, reduction.target
+    existing: set[Coordinates] = set()
+    every = lazy_product([range(n) for n in target.metadata.grid.shape])
+    places: Iterable[tuple[Coordinates, Sequence[Coordinates] | None]] = ((coords, None) for coords in every)
+    is_new = not resume
+    try:
+        if resume:
+            existing, is_new = await stored_chunks(target), True
+        if not target.config.write_empty_chunks:
+            places = sorted((await _find_sources(reduction)).items())
+    except UnsupportedOperation:  # the store cannot list
+        pass
+    items, skipped = [], 0
+    for item in places:
+        if item[0] in existing:
+            skipped += 1
+        else:
+            items.append(item)
+    report = await workers.share(partial(reduction.run, is_new=is_new), items, progress, source.store, target.store)
+    if not workers.is_local:
+        skip_of(progress)(target.nbytes - report.nbytes)
+    report.skipped = skipped
+    return report
+
+
+async def _find_sources(reduction: Reduction) -> dict[Coordinates, list[Coordinates]]:
+    """Return the stored values of the level before by the stored values of the level to which they contribute."""
+    source, target = reduction.source, reduction.target
+    sources: dict[Coordinates, list[Coordinates]] = {}
+    for coords in filter(source.metadata.grid.__contains__, await stored_chunks(source)):
+        for place in coarser_chunks([coords], source.metadata.grid, target.metadata.grid, reduction.factors):
+            sources.setdefault(place, []).append(coords)
+    return sources

@@ -1,30 +1,41 @@
-"""What a pyramid consists of: the finest level, the levels to compute, their group, and the meaning of their numbers."""
+"""What a pyramid consists of: the finest level, the levels to compute, and their group, whose attributes publish it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from zarrasync import formats
 from zarrasync._util.records import TRANSIENT
-from zarrasync.bulk.files.options import Layout
+from zarrasync.bulk.copy.functions import copy
 from zarrasync.bulk.overwrite_guard import overlap
-from zarrasync.bulk.pyramid.companions import Companions, find_companions
-from zarrasync.bulk.pyramid.downsample import Method, check_method
-from zarrasync.bulk.pyramid.plan import plan_levels
-from zarrasync.bulk.pyramid.source import PyramidAxes, PyramidSource, find_source
-from zarrasync.bulk.pyramid.target import PyramidTarget
+from zarrasync.bulk.pyramid.downsample import Method, check_method, plan_levels
+from zarrasync.bulk.pyramid.source import ORIGIN, PyramidAxes, PyramidSource, find_companions, find_source
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import Meaning, Violation, axis_names, meaning_of
+from zarrasync.metadata.conventions.cf_attributes import inherited_attributes
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.ome import is_version_for
-from zarrasync.metadata.conventions.pyramids import PyramidLevel
-from zarrasync.metadata.convert import LayoutChanges
-from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import handle_of
+from zarrasync.metadata.conventions.pyramids import (
+    PyramidLevel,
+    geo_level_attributes,
+    geo_pyramid_attributes,
+    ome_pyramid_attributes,
+)
+from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS
+from zarrasync.metadata.convert import LayoutChanges, convert_metadata
+from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import handle_of, replace_attributes
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create import create_node
+from zarrasync.nodes.erase import erase_node
+from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import open_group
-from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Store
 
 _FIRST = "0"
@@ -50,29 +61,6 @@ class PyramidRequest:
             known = ", ".join(map(repr, get_args(Convention)))
             raise ValueError(f"convention must be one of {known}; found {self.convention!r}")
 
-    @classmethod
-    def of(
-        cls,
-        axes: Sequence[str] | PyramidAxes | None,
-        levels: Any,
-        method: Any,
-        missing: Any,
-        convention: str,
-        overwrite: bool,
-        layout: Layout | None,
-    ) -> PyramidRequest:
-        """Return the request for the arguments of ``pyramid``.
-
-        Raises:
-            ValueError: If the convention is unknown, or the layout sets what levels take over from the finest one.
-        """
-        layout = layout or Layout()
-        shapes = layout.options
-        if others := sorted(shapes.keys() - {"chunks", "shards", "compressors"}) + ["encoding"] * bool(layout.encoding):
-            raise ValueError(f"the layout of levels has chunks, shards and compressors; omit {', '.join(others)}")
-        axes = axes if isinstance(axes, PyramidAxes) else PyramidAxes(names=axes)
-        return cls(axes, levels, method, missing, convention, overwrite, LayoutChanges(**shapes))
-
     @property
     def version(self) -> str | None:
         """The requested version of OME-Zarr."""
@@ -84,47 +72,260 @@ class Pyramid:
     """A pyramid whose levels can be computed.
 
     Attributes:
+        request: What to compute.
         source: The array to compute levels of, and what conventions specify about it.
-        target: The group of the levels.
+        group: The group of the levels.
+        levels: The levels, from the finest one on.
+        is_geo: Whether zarr-conventions describe the pyramid, and not OME-Zarr.
+        version: The version of OME-Zarr.
+        method: How elements become one.
         encoding: The meaning of the stored numbers.
-        companions: The arrays to copy into the group.
-        is_copied: Whether the finest level is copied into the group. Otherwise it is a member of it.
-        notes: Remarks for the report.
+        shared: The arrays that belong to all levels, by name, which are copied into the group with the finest level; ``None``
+            if that is a member of the group.
+        left_out: Coordinates that the levels lack, with the reason.
     """
 
+    request: PyramidRequest
     source: PyramidSource
-    target: PyramidTarget
+    group: AsyncGroup
+    levels: Sequence[PyramidLevel]
+    is_geo: bool
+    version: str
+    method: Method
     encoding: CFEncoding
-    companions: Companions
-    is_copied: bool
-    notes: Sequence[str]
+    shared: Mapping[str, AsyncArray] | None
+    left_out: Sequence[str]
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the finest level is copied into the group. Otherwise it is a member of it."""
+        return self.shared is not None
 
     @property
     def convention(self) -> str:
         """``"ome"`` or ``"zarr-conventions"``."""
-        return "zarr-conventions" if self.target.convention == "geo" else "ome"
-
-    @property
-    def method(self) -> Method:
-        """How elements become one."""
-        method: Method = self.target.origin["method"]
-        return method
+        return "zarr-conventions" if self.is_geo else "ome"
 
     @property
     def written(self) -> Sequence[PyramidLevel]:
         """The levels to write: all of them, or all but the finest one."""
-        return self.target.levels[0 if self.is_copied else 1 :]
+        return self.levels[0 if self.is_copied else 1 :]
+
+    def check(self) -> list[str]:
+        """Check that the pyramid follows its convention, before anything is written.
+
+        Returns:
+            Notes about deviations that the group has already.
+
+        Raises:
+            MetadataError: If the axes or the chunk keys are not those that OME-Zarr allows.
+        """
+        before, planned = meaning_of(self.group.metadata), self._meaning()
+        present, array = {violation.location for violation in before.violations}, self.source.array
+        for violation in self._errors(present):
+            ways = ["axes with other names"] if 2 <= array.ndim <= 5 else []  # as OME-Zarr has
+            if not self.is_geo and not replace(self, is_geo=True)._errors(present):  # noqa: SLF001  # another pyramid
+                ways.append("convention='zarr-conventions'")
+            hint = f"; pass {', or '.join(ways)}" if ways else ""
+            raise MetadataError(
+                f"the pyramid of {array.name} would not be valid: {violation.message} ({violation.location}){hint}"
+            )
+        is_unnamed = not self.is_copied and handle_of(self.group).format.has_dimension_names
+        if self.is_geo and is_unnamed and axis_names(array.metadata) is None:
+            raise MetadataError(
+                f"the pyramid of {array.name} would not be valid, because the array has no dimension names; pass dest, to which it "
+                "is copied with names"
+            )
+        separator = planned.key_separator
+        if separator and not self.is_copied and array.metadata.keys.separator != separator:
+            message = (
+                f"OME-Zarr {self.version} requires chunk keys with the separator {separator!r}, but {array.name} has "
+                f"{array.metadata.keys.separator!r}; pass dest, to which the array is copied with other keys"
+            )
+            if before.key_separator != separator:
+                raise MetadataError(f"{message}, or convention='zarr-conventions'")
+            return [message]
+        return []
+
+    def _errors(self, present: Collection[str]) -> list[Violation]:
+        """Return where the planned pyramid violates its convention, except for locations that the group has already."""
+        violations = self._meaning().violations
+        return [item for item in violations if item.severity == "error" and item.location not in present]
+
+    def _meaning(self) -> Meaning:
+        return meaning_of(GroupMetadata(attributes=self._group_attributes()))
+
+    async def make_levels(self, notes: list[str]) -> list[tuple[AsyncArray, bool]]:
+        """Create the arrays of the levels, or open those of an interrupted run. Also return which ones are new.
+
+        Arrays that belong to all levels are copied, and levels of an earlier pyramid that this one does not have are erased.
+
+        Args:
+            notes: Notes about conversions of metadata, which are added.
+
+        Raises:
+            NodeExistsError: If other nodes exist.
+        """
+        group, overwrite, kept = self.group, self.request.overwrite, {level.path for level in self.levels}
+        if overwrite:
+            await self._erase(level.path for level in meaning_of(group.metadata).levels[1:] if level.path not in kept)
+        for name, node in (self.shared or {}).items():
+            report = await copy(
+                node,
+                group.store,
+                dest_path=join(group.path, name),
+                zarr_format=group.zarr_format,
+                overwrite=overwrite,
+                resume=not overwrite,
+                config=node.config,
+            )
+            notes += report.notes
+        return [await self._make_level(level) for level in self.written]
+
+    async def erase_levels(self) -> None:
+        """Erase the arrays of the levels that this pyramid writes."""
+        await self._erase(level.path for level in self.written)
+
+    async def _erase(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            handle = handle_of(self.group).child(path)
+            await run_on_store(partial(erase_node, handle), handle.store)
+
+    async def _make_level(self, level: PyramidLevel) -> tuple[AsyncArray, bool]:
+        handle, planned = handle_of(self.group).child(level.path), self.plan(level, [])
+        find = partial(find_all, handle.without_consolidated(), [handle.path], (handle.format,))
+        (existing,) = await run_on_store(find, handle.store)
+        if existing is not None and not self.request.overwrite:
+            array = make_node(replace(handle, is_format_known=True), existing.metadata)
+            if isinstance(array, AsyncArray) and self._is_same(planned, array.metadata):
+                return array, False
+            raise NodeExistsError(
+                f"{handle.name} in {handle.store!r} exists and was not computed with the same parameters; pass "
+                "overwrite=True to replace the levels of the pyramid, or remove it",
+                path=handle.path,
+                store=repr(handle.store),
+            )
+        create = partial(create_node, handle, planned, overwrite=existing is not None, erase_leftovers=existing is None)
+        created = make_node(await run_on_store(create, handle.store), planned)
+        assert isinstance(created, AsyncArray)
+        return created, True
+
+    def plan(self, level: PyramidLevel, notes: list[str]) -> ArrayMetadata:
+        """Return the metadata of a level: the metadata of the finest array, with another shape and layout.
+
+        Notes about conversions of metadata are added.
+        """
+        changes = self.request.changes
+        array, target = self.source.array, handle_of(self.group).format
+        finest, source_format = array.metadata, handle_of(array).format
+        chunks = finest.chunks if changes.chunks == "keep" else changes.chunks
+        shards = changes.shards
+        if shards == "keep":
+            is_kept = finest.shards is not None and changes.chunks == "keep"
+            shards = finest.shards if is_kept else "auto" if target.has_shards and level != self.levels[0] else None
+        if isinstance(chunks, tuple):
+            chunks = tuple(min(chunk, max(n, 1)) for chunk, n in zip(chunks, level.shape, strict=True))
+            if isinstance(shards, tuple):  # whole chunks that cover at most the array
+                counts = (
+                    min(shard // chunk, -(-n // chunk))
+                    for shard, chunk, n in zip(shards, chunks, level.shape, strict=True)
+                )
+                shards = tuple(chunk * max(count, 1) for chunk, count in zip(chunks, counts, strict=True))
+        is_finest = level == self.levels[0]
+        layout = (
+            changes if is_finest and finest.edges is not None else LayoutChanges(chunks, shards, changes.compressors)
+        )
+        plain = replace(finest, shape=level.shape, edges=None) if not is_finest else finest
+        planned = convert_metadata(plain, array.name, source_format, target, layout, notes)
+        if self._meaning().key_separator:
+            planned = replace(planned, keys=replace(planned.keys, separator=self._meaning().key_separator))
+        names = tuple(axis.name or None for axis in self.source.axes)
+        if target.has_dimension_names and any(names):
+            planned = replace(planned, dimension_names=names)
+        return replace(planned, attributes=self._attributes(level, planned.attributes), source=None)
+
+    def _attributes(self, level: PyramidLevel, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of a level."""
+        values = inherited_attributes(attributes, self.source.parent)  # bounds without their coordinate
+        if self.shared is not None:
+            values = _with_coordinates(values, self.shared)
+        if self.is_geo:
+            all_names = [axis.name for axis in self.source.axes]
+            names = all_names[-2:]
+            if not handle_of(self.group).format.has_dimension_names and all(all_names):
+                values = {DIMENSIONS: all_names, **values}
+            values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)
+        if level == self.levels[0]:
+            return values
+        return {**values, ORIGIN: {**self._origin, "factors": list(level.factors)}}
+
+    def _is_same(self, planned: ArrayMetadata, existing: ArrayMetadata) -> bool:
+        """Return whether an existing array is the result of an interrupted run."""
+
+        def comparable(metadata: ArrayMetadata) -> Any:
+            origin = metadata.attributes.get(ORIGIN)
+            plain = replace(metadata, attributes={ORIGIN: origin} if origin else {}, source=None)
+            return handle_of(self.group).format.render("", plain)
+
+        return bool(comparable(planned) == comparable(existing))
+
+    def is_published(self) -> bool:
+        """Return whether the attributes of the group describe the levels."""
+        return dict(self.group.attrs) == self._group_attributes()
+
+    async def publish(self, finest: AsyncArray) -> None:
+        """Write the attributes of the finest array and of the group, after which readers find all levels."""
+        if self.is_geo:
+            await _update(finest, self._attributes(self.levels[0], finest.attrs))
+        await _update(self.group, self._group_attributes())
 
     @property
-    def left_out(self) -> list[str]:
-        """Coordinates that the levels lack, with the reason."""
-        return [*(self.companions if self.is_copied else self.source).left_out.values()]
+    def _origin(self) -> dict[str, Any]:
+        """The parameters of the computation, by which later calls recognize the same one."""
+        encoding, plain = self.encoding, {"method": self.method}
+        missing = [_as_json(number) for number in encoding.missing]
+        valid = [None if limit is None else _as_json(limit) for limit in encoding.valid]
+        return {
+            **plain,
+            **({"missing": missing} if missing else {}),
+            **({"valid": valid} if valid != [None, None] else {}),
+        }
+
+    def _group_attributes(self) -> dict[str, Any]:
+        source, attributes, method = self.source, self.group.attrs, self.method
+        if not self.is_geo:
+            return ome_pyramid_attributes(attributes, self.version, source.axes, self.levels, method)
+        names = [axis.name for axis in source.axes[-2:]]
+        return geo_pyramid_attributes(attributes, names, source.affine, source.crs, self.levels, method)
+
+
+async def _update(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:
+    """Replace the attributes of a node unless they are equal."""
+    if dict(node.attrs) != attributes:
+        await replace_attributes(node, attributes)
+
+
+def _with_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return attributes that refer to no other coordinates than those with some names."""
+    result, text = dict(attributes), attributes.get("coordinates")
+    if isinstance(text, str):
+        result["coordinates"] = " ".join(name for name in text.split() if name in names)
+        if not result["coordinates"]:
+            del result["coordinates"]
+    return result
+
+
+def _as_json(number: Any) -> Any:
+    """Return a number as an attribute. Infinities and complex numbers become strings."""
+    plain = number.item()
+    is_plain = isinstance(plain, int) or (isinstance(plain, float) and abs(plain) < float("inf"))
+    return plain if is_plain else str(plain)
 
 
 async def prepare(
     node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: PyramidRequest
-) -> Pyramid:
-    """Return the pyramid of an array, after its group was opened or created.
+) -> tuple[Pyramid, list[str]]:
+    """Return the pyramid of an array, after its group was opened or created, and notes for the report.
 
     Args:
         node: The array, or a group with a pyramid or one array.
@@ -143,17 +344,15 @@ async def prepare(
     path = source.path if dest is None else _FIRST
     planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.axes.factors, method)
     group = await _open_target(source, dest, dest_path, request.version)
-    origin = {"method": method, **_missing_of(encoding)}
-    companions = Companions() if dest is None else await find_companions(source, planned)
-    target = PyramidTarget(
-        group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite,
-        shared=None if dest is None else companions.shared.keys(),
+    shared, left_out = (None, source.left_out) if dest is None else await find_companions(source, planned)
+    pyramid = Pyramid(
+        request, source, group, planned, is_geo, _version(group, request.version), method, encoding, shared,
+        [*left_out.values()],
     )  # fmt: skip
-    notes: list[str] = []
-    target.check(notes)
+    notes = pyramid.check()
     if dest is None:
         await _check_names(source, group)
-    return Pyramid(source, target, encoding, companions, dest is not None, notes)
+    return pyramid, notes
 
 
 # ------------------------------------------------------------------ places
@@ -227,17 +426,3 @@ def _version(group: AsyncGroup, requested: str | None) -> str:
             f"the group contains OME-Zarr {present}, not {version}; the convention 'ome' keeps its version"
         )
     return version
-
-
-def _missing_of(encoding: CFEncoding) -> dict[str, Any]:
-    """Return which numbers are missing, as attributes by which later calls recognize the same computation."""
-    numbers = [_as_json(number) for number in encoding.missing]
-    valid = [None if limit is None else _as_json(limit) for limit in encoding.valid]
-    return {**({"missing": numbers} if numbers else {}), **({"valid": valid} if valid != [None, None] else {})}
-
-
-def _as_json(number: Any) -> Any:
-    """Return a number as an attribute. Infinities and complex numbers become strings."""
-    plain = number.item()
-    is_plain = isinstance(plain, int) or (isinstance(plain, float) and abs(plain) < float("inf"))
-    return plain if is_plain else str(plain)

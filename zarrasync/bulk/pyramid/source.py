@@ -1,8 +1,8 @@
-"""The finest level of a pyramid: its array, its axes with coordinates, and its place on the globe."""
+"""The finest level of a pyramid: its array, its axes with coordinates, its place on the globe, and the arrays it refers to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.pyramid.plan import Factors
+from zarrasync.bulk.pyramid.downsample import Factors
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, NodeMetadata
-from zarrasync.metadata.conventions import CRS, Axis, Meaning, axes_of, meaning_of
-from zarrasync.metadata.conventions.cf_attributes import numbers_with_sign
+from zarrasync.metadata.conventions import CRS, Axis, Meaning, axes_of, axis_names, meaning_of
+from zarrasync.metadata.conventions.cf_attributes import BOUNDS, numbers_with_sign
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.meaning import Affine, is_geographic
 from zarrasync.metadata.conventions.ome import interpret_ome
+from zarrasync.metadata.conventions.pyramids import PyramidLevel
 from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, parent_attributes
@@ -290,10 +291,7 @@ async def _with_stored_coordinates(
     if not array.path or len(axes) < 2 or any(axis.kind for axis in context.axes):
         return axes, context.crs
     pairs = zip(axes[-2:], array.shape[-2:], strict=True)
-    plane = [
-        axis if axis.name in located else await _locate(array, join(above, axis.name), axis, size, left_out)
-        for axis, size in pairs
-    ]
+    plane = [axis if axis.name in located else await _locate(array, axis, size, left_out) for axis, size in pairs]
     located |= {new.name for new, old in zip(plane, axes[-2:], strict=True) if new is not old}
     crs = context.crs
     for link in context.links:
@@ -303,16 +301,14 @@ async def _with_stored_coordinates(
     return (*axes[:-2], *plane), crs
 
 
-async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out: dict[str, str]) -> Axis:
+async def _locate(array: AsyncArray, axis: Axis, size: int, left_out: dict[str, str]) -> Axis:
     """Return an axis with regular coordinates that are stored in an array. Others are left out, with a message."""
-    handle = handle_of(array)
     try:
-        metadata = await _metadata_at(array, path)
+        node = (await _find(array, [axis.name])).get(axis.name)
     except UnsupportedOperation:
         return axis
-    if not isinstance(metadata, ArrayMetadata) or path == array.path or metadata.shape != (size,):
+    if node is None or node.shape != (size,):
         return axis
-    node = AsyncArray(handle.at(path), metadata)
     reason, values, step = "", np.zeros(0), 0.0
     if size < 2:
         reason = "a single element has no step"
@@ -344,3 +340,55 @@ def _unpack(values: npt.NDArray[Any], node: AsyncArray) -> npt.NDArray[np.float6
     """Return the numbers that stored coordinates mean, with NaN for missing ones."""
     encoding = encoding_of(node.metadata, handle_of(node).format)
     return np.where(encoding.is_missing(values), np.nan, encoding.unpack(values).astype(np.float64))
+
+
+# ------------------------------------------------------------------ coordinates, their bounds, and the grid mapping
+
+
+async def find_companions(
+    source: PyramidSource, levels: Sequence[PyramidLevel]
+) -> tuple[Mapping[str, AsyncArray], Mapping[str, str]]:
+    """Return the arrays that belong to all levels, and messages about coordinates that the levels lack, by name.
+
+    Arrays without axes, and along axes that do not become coarser, belong to all levels. Coordinates of spatial axes that
+    levels express as a step and an origin need no array.
+    """
+    array, coarsest = source.array, levels[-1].total
+    if not array.path:
+        return {}, {}
+    names = axis_names(array.metadata) or [None] * array.ndim
+    axes = zip(names, source.axes, array.shape, coarsest, strict=True)
+    kept = {axis.name: size for name, axis, size, total in axes if name == axis.name and total == 1}
+    linked = [link.path for link in meaning_of(array.metadata).links if "/" not in link.path]
+    found = await _find(array, dict.fromkeys([*(name for name in names if name), *linked]))
+    found |= await _find(
+        array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs]
+    )
+    shared: dict[str, AsyncArray] = {}
+    left_out: dict[str, str] = {}
+    for name, node in found.items():
+        if name in source.located and name not in source.left_out:
+            continue
+        dims = axis_names(node.metadata) or ([name] if node.ndim == 1 else [None] * node.ndim)
+        sizes = dict(zip(dims, node.shape, strict=True))
+        if None not in sizes and all(kept.get(str(dim)) == n for dim, n in sizes.items() if dim in names):
+            shared[name] = node  # along other dimensions are such as the ends of bounds
+        elif name not in source.left_out:
+            reason = "levels are coarser or named differently along its axes"
+            left_out[name] = f"the coordinate {name!r} of {array.name} is left out, because {reason}"
+    others = {name: text for name, text in source.left_out.items() if name not in shared}
+    return shared, left_out | others
+
+
+async def _find(array: AsyncArray, names: Iterable[str]) -> dict[str, AsyncArray]:
+    """Return the arrays with names in the group of an array."""
+    handle, above = handle_of(array), array.path.rpartition("/")[0]
+    paths = {name: path for name in names if name and (path := join(above, name)) != array.path}
+    find = partial(find_all, handle, list(paths.values()), (handle.format,))
+    nodes = await run_on_store(find, handle.store) if paths else []
+    pairs = zip(paths.items(), nodes, strict=True)
+    return {
+        name: AsyncArray(handle.at(path), node.metadata)
+        for (name, path), node in pairs
+        if node is not None and isinstance(node.metadata, ArrayMetadata)
+    }

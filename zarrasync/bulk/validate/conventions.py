@@ -1,15 +1,24 @@
-"""Validation of conventions: attributes, and the nodes that they refer to."""
+"""Validation of conventions: attributes, the nodes that they refer to, and arrays that share dimensions.
+
+Libraries of conventions, ome-zarr-models and zarr-cm, check the attributes as well if they are installed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
+from typing import Any, Literal
 
 from zarrasync.bulk.reports import Severity
 from zarrasync.bulk.validate.hierarchy import Validation
-from zarrasync.bulk.validate.libraries import library_violations
-from zarrasync.metadata import ArrayMetadata, NodeMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from zarrasync.metadata.conventions import Axis, Level, Meaning, Violation, axes_of, axis_names, meaning_of
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.paths import join
 
 _TOLERANCE = 0.25
@@ -173,3 +182,178 @@ def _shape(metadata: ArrayMetadata) -> str:
 
 def _texts(names: Sequence[str | None]) -> str:
     return "are " + ", ".join(str(name) for name in names)
+
+
+# ------------------------------------------------------------------ dimensions
+
+
+_LOOKUPS = 1000
+"""Chunks that are looked up one by one, from the last one."""
+
+
+def check_lengths(validation: Validation) -> None:
+    """Report dimensions whose size differs between arrays of a group, as after an interrupted append."""
+    lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
+    levels = {
+        path: {level.path for level in meaning_of(node.metadata).levels} for path, node in validation.nodes.items()
+    }
+    for path, node in validation.nodes.items():
+        group, _, name = path.rpartition("/")
+        if not isinstance(node.metadata, ArrayMetadata) or not path or group not in validation.nodes:
+            continue
+        if name in levels[group]:
+            continue
+        for dim, length in zip(axis_names(node.metadata) or (), node.metadata.shape, strict=False):
+            if dim is not None:
+                lengths.setdefault((group, dim), {}).setdefault(length, []).append(name)
+    for (group, dim), arrays in lengths.items():
+        if len(arrays) > 1:
+            parts = (f"{length:,} in {', '.join(sorted(names)[:3])}" for length, names in sorted(arrays.items()))
+            message = f"arrays have different sizes along {dim!r} ({'; '.join(parts)}); xarray cannot open the group. "
+            message += "If an append was interrupted, shrink the longer arrays with resize()"
+            validation.add("note", validation.root.format.document_keys(group, GroupMetadata)[0], message)
+
+
+def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
+    """Report coordinates whose last chunks are not stored, as after an interrupted append to a dataset.
+
+    Other arrays may be sparse. But the values of a coordinate differ, so that only one of its chunks can contain nothing
+    but the fill value.
+    """
+    format_, stored = validation.root.format, set(keys)
+    for path, node in validation.nodes.items():
+        metadata, (_, _, name) = node.metadata, path.rpartition("/")
+        if (
+            not isinstance(metadata, ArrayMetadata)
+            or tuple(axis_names(metadata) or ()) != (name,)
+            or metadata.edges is not None
+        ):
+            continue
+        prefix, count = format_.chunk_prefix(path), metadata.grid.shape[0]
+        present = _stored_chunks(stored, prefix, metadata.keys, count)
+        missing = metadata.shape[0] - present * metadata.write_chunks[0]
+        if present and missing > 1:
+            message = (
+                f"the last {missing:,} values of the coordinate are not stored. If an append was interrupted, write "
+            )
+            message += f"its rows, or remove them: shrink the arrays along {name!r} with resize()"
+            validation.add("note", format_.document_keys(path, ArrayMetadata)[0], message)
+
+
+def _stored_chunks(stored: Collection[str], prefix: str, encoding: ChunkKeyEncoding, count: int) -> int:
+    """Return the number of the last stored chunk along one axis, counted from 1; 0 if none is stored."""
+    for present in range(count, max(count - _LOOKUPS, 0), -1):
+        if prefix + encoding.encode((present - 1,)) in stored:
+            return present
+    # The size of an array that is not trusted may be any number.
+    found = [encoding.decode(key[len(prefix) :], 1) for key in stored if key.startswith(prefix)]
+    return max((coords[0] + 1 for coords in found if coords is not None and coords[0] < count), default=0)
+
+
+# ------------------------------------------------------------------ libraries
+
+
+_OME_MODELS = {
+    "plate": "hcs.HCSAttrs",
+    "multiscales": "image.ImageAttrs",
+    "well": "well.WellAttrs",
+    "labels": "labels.LabelsAttrs",
+}
+"""The class of ome-zarr-models that validates an object of OME-Zarr metadata."""
+_OME_VERSION = re.compile(r"(0\.[4-9])(rc\d+|\.?dev\d+)?")
+
+
+def library_violations(metadata: NodeMetadata, meaning: Meaning) -> list[Violation]:
+    """Return the deviations that the libraries of conventions report.
+
+    Args:
+        metadata: The metadata of a node.
+        meaning: What conventions specify about the node.
+    """
+    attributes = metadata.attributes
+    violations = []
+    if isinstance(attributes.get("zarr_conventions"), list) and _is_installed("zarr_cm"):
+        violations += _validate_zarr_conventions(attributes)
+    ome = attributes.get("ome")
+    holder = ome if isinstance(ome, Mapping) else attributes
+    if any(title.startswith("OME-Zarr") for title in meaning.titles) and _is_installed("ome_zarr_models"):
+        violations += _validate_ome(holder, "ome." if holder is ome else "")
+    return violations
+
+
+@cache
+def _is_installed(name: str) -> bool:
+    return find_spec(name) is not None
+
+
+def _validate_zarr_conventions(attributes: Mapping[str, Any]) -> list[Violation]:
+    """Return what zarr-cm reports: the first problem of each convention."""
+    zarr_cm = import_module("zarr_cm")
+    try:
+        revisions = zarr_cm.detect_revisions(attributes)
+    except Exception as error:  # its errors have several types
+        return [Violation("error", "zarr_conventions", f"{error} (zarr-cm)")]
+    violations = []
+    for name, revision in revisions.items():
+        try:
+            zarr_cm.validate_many(attributes, [name])
+        except Exception as error:
+            words = re.findall(r"'([^']+)'", str(error))
+            location = next((word for word in words if word in attributes), "zarr_conventions")
+            severity: Literal["error", "warning"] = "warning" if revision is None else "error"
+            violations.append(Violation(severity, location, f"{error} (zarr-cm)"))
+    return violations
+
+
+def _validate_ome(ome: Mapping[str, Any], prefix: str) -> list[Violation]:
+    """Return what ome-zarr-models reports."""
+    version = _OME_VERSION.fullmatch(str(ome.get("version")) if prefix else "0.4")
+    if version is None:
+        return []
+    plain = {**_plain(ome), "version": version[1]} if prefix else _plain(ome)
+    violations = []
+    for name in _OME_MODELS.keys() & ome.keys():
+        validate = _ome_validator(version[1], name)
+        violations += _problems(validate, plain, prefix) if validate is not None else []
+    return violations
+
+
+@cache
+def _ome_validator(version: str, name: str) -> Callable[[Any], Any] | None:
+    """Return the function that validates an object of OME-Zarr, or ``None`` if the library does not support it."""
+    module, _, model = _OME_MODELS[name].partition(".")
+    try:
+        validate: Callable[[Any], Any] = getattr(
+            import_module(f"ome_zarr_models.v{version.replace('.', '')}.{module}"), model
+        ).model_validate
+    except (ImportError, AttributeError):
+        return None
+    return validate
+
+
+def _problems(validate: Callable[[Any], Any], ome: Mapping[str, Any], prefix: str) -> list[Violation]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            validate(ome)
+        except Exception as error:
+            errors = getattr(error, "errors", None)  # of pydantic
+            details: Any = [{"loc": (), "msg": str(error)}] if errors is None else errors()
+            return [
+                Violation("error", _location(prefix, item["loc"]), f"{item['msg']} (ome-zarr-models)")
+                for item in details
+            ]
+    return [Violation("warning", prefix.rstrip("."), f"{item.message} (ome-zarr-models)") for item in caught]
+
+
+def _location(prefix: str, parts: tuple[Any, ...]) -> str:
+    """Return the location of a problem in JSON path notation."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return f"{prefix}{text.lstrip('.')}".rstrip(".")
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value with plain dicts and lists."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -5,38 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.digests import Manifest, compare_manifest
 from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.reports import Finding, Report
-from zarrasync.bulk.validate.chunks import check_chunks
-from zarrasync.bulk.validate.conventions import check_conventions
-from zarrasync.bulk.validate.dimensions import check_coordinates, check_lengths
-from zarrasync.bulk.validate.documents import check_consolidated, check_documents
-from zarrasync.bulk.validate.hierarchy import (
-    Validation,
-    check_keys,
-    check_node,
-    check_parent,
-    find_nodes,
-    list_keys,
-)
-from zarrasync.display.progress import ProgressLike, ignore_progress, report_progress
-from zarrasync.errors import MetadataError, NodeNotFoundError
+from zarrasync.bulk.validate import hierarchy
+from zarrasync.bulk.validate.conventions import check_conventions, check_coordinates, check_lengths
+from zarrasync.bulk.validate.hierarchy import Validation
+from zarrasync.display.progress import ProgressLike, ignore_progress, part_of, report_progress, skip_of
+from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, ZarrError
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.access import chunks_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.find import add_reason, find
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.stores import ReadOnlyStore, StoreLike, ZipStore, resolve
+from zarrasync.stores import ReadOnlyStore, Request, StoreLike, ZipStore, resolve
 from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import ListedStore
+from zarrasync.transfer.threads import Progress
 
 
 async def validate(
@@ -94,7 +89,8 @@ async def validate(
         message = "a temporary file of a writer that does not run any more; it was removed"
         report.findings.extend(Finding("note", name, "", message) for name in removed)
     if isinstance(resolved, ZipStore):
-        await run_on_store(partial(_check_archive, resolved, report), resolved)
+        deviations = await run_on_store(partial(compute, resolved.deviations), resolved)
+        report.findings.extend(Finding(severity, "/", "", message) for message, severity in deviations)
     allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
     if manifest is not None:
         await compare_manifest(handle.store, handle.path, manifest, report, values)
@@ -105,10 +101,6 @@ async def validate(
             raise
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
-
-
-async def _check_archive(store: ZipStore, report: Report) -> None:
-    report.findings.extend(Finding(severity, "/", "", message) for message, severity in store.deviations())
 
 
 async def _validate(
@@ -128,12 +120,14 @@ async def _validate(
         Validation(handle, report).add_error(error, handle.path)
         return
     validation = Validation(replace(handle, format=top.format), report, {handle.path: top})
-    keys = await list_keys(validation)
-    if keys is None:
+    keys: list[str] | None = None
+    try:
+        keys = sorted(await validation.root.list_keys())
+    except UnsupportedOperation:
         validation.add("note", handle.path or "/", "nodes below were not checked, because the store cannot list keys")
     else:
         validation.root = replace(validation.root, store=ListedStore(validation.root.store, KeyIndex(keys)))
-        await find_nodes(validation)
+        await hierarchy.find_nodes(validation)
         validation.is_complete = True
     arrays = {
         path: AsyncArray(validation.root.at(path), node.metadata)
@@ -143,15 +137,84 @@ async def _validate(
     total = sum(array.nbytes for array in arrays.values())
     with report_progress(progress if data else False, total, f"validate {job_name(handle.store, handle.path)}") as job:
         for path in validation.nodes:
-            check_parent(validation, path)
-            await check_node(validation, path)
+            hierarchy.check_parent(validation, path)
+            await hierarchy.check_node(validation, path)
             if path in arrays:
-                await check_chunks(validation, arrays[path], job or ignore_progress, allow_pickle=allow_pickle)
-    consolidated = await check_documents(validation)
+                await _check_chunks(validation, arrays[path], job or ignore_progress, allow_pickle=allow_pickle)
+    consolidated = await hierarchy.check_documents(validation)
     if keys is not None:
-        await check_keys(validation, keys)
+        await hierarchy.check_keys(validation, keys)
         check_coordinates(validation, keys)
     check_lengths(validation)
     check_conventions(validation)
     if consolidated is not None:
-        await check_consolidated(validation, consolidated)
+        await hierarchy.check_consolidated(validation, consolidated)
+
+
+# ------------------------------------------------------------------ stored values
+
+
+async def _check_chunks(validation: Validation, array: AsyncArray, progress: Progress, *, allow_pickle: bool) -> None:
+    """Decode all stored values of an array, and report the progress in bytes of decoded values.
+
+    Errors, keys outside the grid, absent values, and values without a checksum are reported.
+    """
+    chunks, metadata = chunks_of(array), array.metadata
+    grid = metadata.grid
+    if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not allow_pickle:
+        message = (
+            "the chunks were not checked: they are pickles, and reading a pickle can run arbitrary code; set "
+            "config.allow_pickle to check them"
+        )
+        validation.add("note", chunks.prefix or array.name, message)
+        return
+    try:
+        chunks.check_chunk_size()
+    except MetadataError as error:
+        validation.add("error", chunks.prefix or array.name, str(error))
+        return
+    stored = unprotected = 0
+
+    async def check(key: str) -> None:
+        nonlocal stored, unprotected
+        coords = metadata.keys.decode(key, metadata.ndim)
+        if coords is None:
+            return
+        if coords not in grid:
+            validation.add("warning", chunks.full_key(key), f"the chunk is outside the grid of shape {grid.shape}")
+            return
+        try:
+            (value,) = await chunks.store.fetch([Request(key, limit=chunks.limit)])
+            if value is not None:
+                stored += 1
+                unprotected += not metadata.codecs.has_checksum(value.data)
+                metadata.chain_of(grid.chunk_shape(coords), chunks.config.max_chunk_bytes).decode(value.data)
+        except Exception as error:  # any failure is a finding, and the other chunks are still checked
+            text = str(error) if isinstance(error, ZarrError) else f"{type(error).__name__}: {error}"
+            validation.add("error", chunks.full_key(key), text)
+
+    try:
+        keys = sorted(await chunks.store.list_prefix(""))
+    except UnsupportedOperation:
+        keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
+    with part_of(progress, array.name, array.nbytes) as part:
+        rest = array.nbytes
+
+        async def check_one(key: str) -> None:
+            nonlocal rest
+            await check(key)
+            nbytes = min(metadata.chain.nbytes, rest)
+            rest -= nbytes
+            part(nbytes)
+
+        await for_each(check_one, keys, 1 if chunks.store.blocking else chunks.concurrency)
+        skip_of(part)(rest)  # absent values
+    validation.report.chunks += stored
+    if unprotected:
+        message = (
+            f"{unprotected:,} of {stored:,} stored values have no checksum, so that damage may read as other values"
+        )
+        validation.add("note", chunks.prefix or array.name, message)
+    if stored < grid.size:
+        message = f"{grid.size - stored:,} of {grid.size:,} stored values are absent and read as the fill value"
+        validation.add("note", chunks.prefix or array.name, message)

@@ -1,18 +1,22 @@
-"""Validation of the nodes of a hierarchy, and of keys that do not belong to any node."""
+"""Validation of the nodes of a hierarchy, their documents and consolidated metadata, and keys that belong to no node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from zarrasync._concurrency.offload import compute
+from zarrasync._util import json as _json
 from zarrasync.bulk.reports import Finding, Report, Severity
-from zarrasync.errors import InvalidKeyError, MetadataError, StoreError, UnsupportedOperation, ZarrError
+from zarrasync.errors import InvalidKeyError, MetadataError, StoreError, ZarrError
 from zarrasync.formats import CANDIDATES, SOURCES
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
-from zarrasync.nodes.documents import check_partial
+from zarrasync.nodes.consolidated import Consolidated
+from zarrasync.nodes.documents import check_partial, fetch_documents
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
 
@@ -60,38 +64,43 @@ def _is_array(node: FoundNode) -> bool:
 
 async def find_nodes(validation: Validation) -> None:
     """Find all nodes below the root and add them to the validation. Invalid nodes are reported."""
+
+    def on_error(error: ZarrError, path: str) -> None:
+        validation.add_error(error, path)
+        validation.unreadable.append(path)
+
     root = validation.root
-    level = [] if _is_array(validation.nodes[root.path]) else [root]
+    if not _is_array(validation.nodes[root.path]):
+        validation.nodes |= await _nodes_below(root, on_error)
+    for path in {*validation.nodes, *validation.unreadable} - {root.path}:
+        try:
+            root.format.check_path(path)
+        except InvalidKeyError as error:
+            validation.add("error", path, str(error))
+
+
+async def _nodes_below(root: NodeHandle, on_error: Callable[[ZarrError, str], None]) -> dict[str, FoundNode]:
+    """Return the nodes below a group by path, with groups without documents. Errors are reported with the path."""
+    nodes, level = dict[str, FoundNode](), [root]
     while level:
-        next_level: list[NodeHandle] = []
-        for parent in level:
+        parents, level = level, []
+        for parent in parents:
             for name, is_implicit in (await parent.children(None)).items():
                 child = parent.at(join(parent.path, name))
-                node = await _find_child(validation, child, is_implicit=is_implicit)
+                try:
+                    (node,) = await find_all(child, [child.path], (child.format,))
+                except (MetadataError, InvalidKeyError, StoreError) as error:
+                    if isinstance(error, StoreError):
+                        check_partial(error)
+                    on_error(error, child.path)
+                    continue
+                if node is None and is_implicit:
+                    node = FoundNode(child.format, GroupMetadata())
                 if node is not None:
-                    validation.nodes[child.path] = node
+                    nodes[child.path] = node
                     if not _is_array(node) and not root.format.separates_metadata:
-                        next_level.append(child)
-        level = next_level
-
-
-async def _find_child(validation: Validation, child: NodeHandle, *, is_implicit: bool) -> FoundNode | None:
-    """Return the node at a path, if it exists. ``is_implicit``: a group exists there even without documents."""
-    try:
-        child.format.check_path(child.path)
-    except InvalidKeyError as error:
-        validation.add("error", child.path, str(error))
-    try:
-        (node,) = await find_all(child, [child.path], (child.format,))
-    except (MetadataError, InvalidKeyError, StoreError) as error:
-        if isinstance(error, StoreError):
-            check_partial(error)
-        validation.add_error(error, child.path)
-        validation.unreadable.append(child.path)
-        return None
-    if node is None and is_implicit:
-        return FoundNode(child.format, GroupMetadata())
-    return node
+                        level.append(child)
+    return nodes
 
 
 def check_parent(validation: Validation, path: str) -> None:
@@ -134,21 +143,10 @@ async def _find_other_formats(handle: NodeHandle) -> list[FoundNode]:
 # ------------------------------------------------------------------ keys
 
 
-async def list_keys(validation: Validation) -> list[str] | None:
-    """Return all keys that may belong to the hierarchy; ``None`` if the store cannot list."""
-    root = validation.root
-    try:
-        listed = [await root.store.list_prefix(prefix) for prefix in root.format.erase_prefixes(root.path)]
-    except UnsupportedOperation:
-        return None
-    return sorted(key for keys in listed for key in keys)
-
-
 async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
     """Report keys that do not belong to any node, and temporary keys of interrupted writers."""
     root = validation.root
     unused = _unused_keys(validation, keys)
-    _check_separators(validation, keys)
     for key in unused[:_MOST_UNUSED]:
         validation.add("note", key, "the key does not belong to an array or group")
     if len(unused) > _MOST_UNUSED:
@@ -164,26 +162,36 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
             validation.add("note", key, message)
 
 
-def _check_separators(validation: Validation, keys: Sequence[str]) -> None:
-    """Report arrays with chunks whose keys have another separator than the metadata: these are never read."""
-    format_ = validation.root.format
+def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
+    """Return the keys that do not belong to a node.
+
+    Arrays with chunks whose keys have another separator than the metadata are reported: these are never read.
+    """
+    format_, nodes = validation.root.format, validation.nodes
     arrays = {
         format_.chunk_prefix(path): (path, node.metadata)
-        for path, node in validation.nodes.items()
-        if isinstance(node.metadata, ArrayMetadata) and node.metadata.ndim > 1
+        for path, node in nodes.items()
+        if isinstance(node.metadata, ArrayMetadata)
     }
-    ignored: dict[str, int] = {}
-    used: set[str] = set()
+    documents = {key for path in (*nodes, *validation.unreadable) for key in format_.document_keys(path)}
+    documents |= {str(format_.consolidated_key(path)) for path in nodes} | {format_.entry_point or ""}
+    # Without readable metadata, the keys of a node are unknown.
+    unreadable = {format_.chunk_prefix(path) for path in validation.unreadable}
+    unused, ignored, used = list[str](), Counter[str](), set[str]()
     for key in keys:
-        prefix = next((prefix for prefix in _prefixes(key) if prefix in arrays), None)
-        if prefix is None:
-            continue
-        path, metadata = arrays[prefix]
-        name = key[len(prefix) :]
-        if metadata.keys.decode(name, metadata.ndim) is not None:
-            used.add(path)
-        elif metadata.keys.with_other_separator().decode(name, metadata.ndim) is not None:
-            ignored[path] = ignored.get(path, 0) + 1
+        prefixes, is_chunk = _prefixes(key), False
+        if (prefix := next((prefix for prefix in prefixes if prefix in arrays), None)) is not None:
+            path, metadata = arrays[prefix]
+            name, ndim = key[len(prefix) :], metadata.ndim
+            is_chunk = metadata.keys.decode(name, ndim) is not None
+            if is_chunk:
+                used.add(path)
+            elif ndim > 1 and metadata.keys.with_other_separator().decode(name, ndim) is not None:
+                ignored[path] += 1
+        group, mark, _ = f"/{key}".rpartition(f"/{SOURCES}")
+        records_sources = bool(mark) and group.strip("/") in nodes
+        if not (is_chunk or key in documents or records_sources) and unreadable.isdisjoint(prefixes):
+            unused.append(key)
     for path, count in ignored.items():
         document = format_.document_keys(path, ArrayMetadata)[0]
         separator = arrays[format_.chunk_prefix(path)][1].keys.separator
@@ -192,36 +200,72 @@ def _check_separators(validation: Validation, keys: Sequence[str]) -> None:
             "have the other separator and are ignored; correct the separator in the metadata"
         )
         validation.add("warning" if path in used else "error", document, message)
-
-
-def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
-    format_, nodes = validation.root.format, validation.nodes
-    arrays = {
-        format_.chunk_prefix(path): node.metadata
-        for path, node in nodes.items()
-        if isinstance(node.metadata, ArrayMetadata)
-    }
-    documents = {key for path in (*nodes, *validation.unreadable) for key in format_.document_keys(path)}
-    documents |= {str(format_.consolidated_key(path)) for path in nodes} | {format_.entry_point or ""}
-    # Without readable metadata, the keys of a node are unknown.
-    unreadable = {format_.chunk_prefix(path) for path in validation.unreadable}
-
-    def may_be_chunk(key: str) -> bool:
-        prefixes = _prefixes(key)
-        prefix = next((prefix for prefix in prefixes if prefix in arrays), None)
-        if prefix is None or not unreadable.isdisjoint(prefixes):
-            return not unreadable.isdisjoint(prefixes)
-        metadata = arrays[prefix]
-        return metadata.keys.decode(key[len(prefix) :], metadata.ndim) is not None
-
-    def records_sources(key: str) -> bool:
-        path, mark, _ = f"/{key}".rpartition(f"/{SOURCES}")
-        return bool(mark) and path.strip("/") in nodes
-
-    return [key for key in keys if key not in documents and not may_be_chunk(key) and not records_sources(key)]
+    return unused
 
 
 def _prefixes(key: str) -> list[str]:
     """Return the prefixes of a key, from the longest to the empty one."""
     parts = key.split("/")[:-1]
     return ["/".join(parts[:n]) + "/" for n in range(len(parts), 0, -1)] + [""]
+
+
+# ------------------------------------------------------------------ documents
+
+
+async def check_documents(validation: Validation) -> dict[str, bytes] | None:
+    """Report repeated names in documents, and groups that an array hides.
+
+    Returns:
+        The documents in the consolidated metadata by key, or ``None`` without consolidated metadata.
+    """
+    root, nodes = validation.root, validation.nodes
+    format_, consolidated_key = root.format, root.format.consolidated_key(root.path)
+    paths = {key: path for path in nodes for key in format_.document_keys(path)}
+    if consolidated_key:
+        paths[consolidated_key] = root.path
+    values = await fetch_documents(root.store, list(paths), root.config)
+    documents = {key: bytes(value.data) for key, value in zip(paths, values, strict=True) if value is not None}
+    for key, data in documents.items():
+        for name in sorted(set(_json.duplicate_names(data))):
+            validation.add("warning", key, f"an object contains {name!r} more than once; the last value is used")
+        path = paths[key]
+        is_array = isinstance(nodes[path].metadata, ArrayMetadata)
+        if is_array and key not in (*format_.document_keys(path, ArrayMetadata), consolidated_key):
+            validation.add("warning", key, f"this group is hidden by an array at the same path, /{path}")
+    try:
+        return format_.parse_consolidated(root.path, {key: documents.get(key) for key in paths})
+    except MetadataError as error:
+        validation.add_error(error, str(consolidated_key))
+        return None
+
+
+async def check_consolidated(validation: Validation, documents: Mapping[str, bytes]) -> None:
+    """Report differences between consolidated metadata and the original documents."""
+    root, nodes = validation.root, validation.nodes
+    key = str(root.format.consolidated_key(root.path))
+
+    def on_error(error: ZarrError, path: str) -> None:
+        validation.add("error", key, f"the copy of /{path} is damaged: {error}")
+
+    consolidated = Consolidated(root.format, root.path, documents, complete=True)
+    copies = await _nodes_below(replace(root, consolidated=consolidated), on_error)
+    for path in sorted({*nodes, *copies} - {root.path}):
+        if all(found[path].metadata.source is None for found in (nodes, copies) if path in found):
+            continue  # a group without documents
+        if path not in copies:
+            message = f"the consolidated metadata is outdated: /{path} is missing"
+        elif path not in nodes:
+            message = f"the consolidated metadata is outdated: /{path} does not exist in the store"
+        elif _own_documents(copies[path]) != _own_documents(nodes[path]):
+            message = f"the consolidated metadata is outdated: its copy of /{path} differs from the stored documents"
+        else:
+            continue
+        validation.add("warning", key, message)
+
+
+def _own_documents(node: FoundNode) -> list[dict[str, Any]]:
+    """Return the documents of a node without the consolidated metadata that they contain."""
+    documents = node.metadata.source.documents.values() if node.metadata.source is not None else ()
+    return [
+        {name: value for name, value in document.items() if name != "consolidated_metadata"} for document in documents
+    ]

@@ -23,8 +23,7 @@ from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, split_
 from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.new_arrays import creation_options
-from zarrasync.bulk.sources import Source
+from zarrasync.bulk.sources import Source, creation_options
 from zarrasync.display.text import listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata

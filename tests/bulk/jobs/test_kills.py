@@ -79,7 +79,7 @@ def watched(store: str, options: dict[str, Any], *, is_visible: bool) -> Iterato
     """
 
     def read() -> int:
-        group = sync.open_group(store, **options)
+        group: Any = sync.open_group(store, **options)
         rows, values = group["time"].shape[0], group["t"][...]
         assert rows <= len(values) or is_visible
         values = values[:rows]

@@ -250,5 +250,6 @@ def test_kills_beside_a_cluster(
                     typical = min(typical, duration)
                 while duration is None:
                     assert victim == "client"
-                    duration = cluster.run(arguments, draw.uniform(0, typical), victim)
+                    seconds = draw.uniform(0, typical) if cluster.killed < kills else None
+                    duration = cluster.run(arguments, seconds, victim)
             number += 1

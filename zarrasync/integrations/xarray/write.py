@@ -34,7 +34,6 @@ from zarrasync.integrations.xarray.plan import (
     Planner,
     VariablePlan,
     check_append_dim,
-    check_lengths,
     check_sizes,
     json_attributes,
 )
@@ -129,7 +128,7 @@ async def _resolve(path: str, dataset: Dataset, request: WriteRequest) -> WriteJ
     if format_.zarr_format not in (2, 3):
         raise ValueError(f"datasets can be written in Zarr format 2 or 3, not {format_.zarr_format!r}")
     arrays = {} if group is None else await _stored_arrays(group, request, dataset)
-    names = set(dataset.variables)
+    names = {str(name) for name in dataset.variables}
     stored = await run_in_new_thread(partial(_stored_variables, arrays, names))
     region: dict[str, slice] | None = {} if request.mode == "r+" else None  # all of it
     if request.region is not None:
@@ -195,7 +194,6 @@ async def _validate(job: WriteJob) -> None:
     if any(is_dask_array(plan.encoded.data) for plan in job.plans):
         await compute(partial(check_reach, request.store))  # on a thread: dask's client may run on this loop
     check_sizes(job.plans, job.stored, request.append_dim)
-    check_lengths(job.plans, job.stored, request.append_dim)
     check_chunks(job)
     job.attributes = checked_attributes(json_attributes(attributes))
     await _check_replacements(job, variables)

@@ -27,7 +27,9 @@ def dask_cluster() -> Iterator[Cluster]:
 
         def workers() -> list[int]:
             nannies: Any = cluster.workers
-            return [nanny.pid for nanny in nannies.values() if nanny.pid]
+            processes = [nanny.process for nanny in nannies.values() if nanny.process is not None]
+            # Dask does not replace workers that end while they start.
+            return [process.pid for process in processes if process.status.name == "running"]
 
         yield cluster.scheduler_address, workers
 

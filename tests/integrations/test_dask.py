@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +179,56 @@ def test_a_worker_that_is_killed(kind: str, shards: tuple[int, int], tmp_path: P
         to_zarr(lazy, url, storage_options=options, chunks=(10, 20), shards=shards)
     assert (tmp_path / "marker").exists()
     np.testing.assert_array_equal(sync.open_array(url, storage_options=options)[...], VALUES)
+
+
+def _after(block: np.ndarray, folder: Path) -> np.ndarray:
+    """Tell the test that a block is being computed, and wait for it."""
+    (folder / "begun").write_bytes(b" ")
+    assert (folder / "goes on").read_bytes()
+    return block
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+import dask.array as da
+from distributed import Client
+from tests.integrations.test_dask import _after, store, sync
+address, folder = sys.argv[1], Path(sys.argv[2])
+with Client(address):
+    lazy = da.ones(4, chunks=4).map_blocks(_after, folder=folder, dtype="f8", meta=da.ones(0)._meta)
+    store(lazy, sync.open_array(folder / "x", mode="r+"))
+"""
+
+
+def _states(dask_worker: Any) -> list[str]:
+    return [task.state for task in dask_worker.state.tasks.values()]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="waits for named pipes")
+@pytest.mark.filterwarnings("ignore")
+def test_a_client_that_is_killed(tmp_path: Path):
+    """A block that is still being computed is not written: a later call may have written other values."""
+    distributed = pytest.importorskip("distributed")
+    sync.create_array(tmp_path / "x", shape=4, dtype="f8", chunks=4, fill_value=7)
+    for name in ("begun", "goes on"):
+        os.mkfifo(tmp_path / name)
+
+    def until(client: Any, condition: Callable[[list[str]], bool]) -> None:
+        while not condition([state for found in client.run(_states).values() for state in found]):
+            time.sleep(0.01)
+
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        command = [sys.executable, "-c", CLIENT, cluster.scheduler_address, str(tmp_path)]
+        with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as process:
+            (tmp_path / "begun").read_bytes()
+            process.kill()
+        until(client, lambda states: "cancelled" in states)
+        (tmp_path / "goes on").write_bytes(b" ")
+        until(client, lambda states: not states)
+    assert sync.open_array(tmp_path / "x")[...].tolist() == [7] * 4
 
 
 @pytest.mark.processes

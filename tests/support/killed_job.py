@@ -1,10 +1,16 @@
-"""A process that ingests files with one of several engines. Tests kill it: ``python -m tests.support.killed_job JSON``."""
+"""A process that adds files to a dataset with one of several engines. Tests kill it: ``python -m tests.support.killed_job JSON``.
+
+Without an argument, the process reads the arguments of jobs from its input, and forks a process for each of them, which need
+not import anything. It prints the number of the process, and at the end its exit code.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -25,8 +31,23 @@ def run_tasks(files: list[str], store: str, plan: str, options: dict[str, Any]) 
     planned.finish(**credentials)
 
 
-def engine_of(name: str, stack: ExitStack) -> Any:
-    """Return the executor with a name."""
+def run_append(files: list[str], store: str, options: dict[str, Any]) -> None:
+    """Append files as lazy arrays of dask, which a cluster computes if one is connected."""
+    import xarray as xr
+
+    from zarrasync.integrations.xarray import write_dataset
+
+    parts = [xr.open_dataset(file, engine="h5netcdf", chunks={"time": 8, "x": 50}) for file in files]
+    dataset = xr.concat(parts, "time").drop_encoding()
+    write_dataset(dataset, store, append_dim="time", on_duplicate="skip", **options)
+
+
+def engine_of(name: str, stack: ExitStack, address: str = "") -> Any:
+    """Return the executor with a name, of the cluster at an address or of one in this process."""
+    if name == "dask" and address:
+        from dask.distributed import Client
+
+        return stack.enter_context(Client(address))
     if name == "dask":
         from dask.distributed import Client, LocalCluster
 
@@ -35,7 +56,8 @@ def engine_of(name: str, stack: ExitStack) -> Any:
     if name == "ray":
         ray = importlib.import_module("ray")
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        place: dict[str, Any] = {"address": address} if address else {"num_cpus": 2, "include_dashboard": False}
+        ray.init(**place, log_to_driver=False, configure_logging=False)
         stack.callback(ray.shutdown)
         return ray
     return 2
@@ -49,11 +71,42 @@ def main(arguments: dict[str, Any], tell: Callable[[str], None]) -> None:
             tell("begin")
             run_tasks(files, store, arguments["plan"], options)
         else:
-            executor = engine_of(arguments["engine"], stack)
+            executor = engine_of(arguments["engine"], stack, arguments.get("address", ""))
             tell("begin")
+            if arguments.get("job") == "append":
+                run_append(files, store, options)
+                tell("end")
+                return
             sync.ingest_files(files, store, concat="time", append=True, executor=executor, **options)
         tell("end")
 
 
+def tell(word: object) -> None:
+    """Print a word for the test at once."""
+    print(word, flush=True)  # noqa: T201
+
+
+def serve() -> None:
+    """Fork a process for each job of the input."""
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        for name in ("distributed", "h5netcdf", "xarray", "zarrasync.integrations.xarray"):
+            if arguments["engine"] == "dask":
+                importlib.import_module(name)
+        if pid := os.fork():
+            tell(f"exit {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+            continue
+        code = 1
+        try:
+            tell(os.getpid())
+            main(arguments, tell)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), lambda word: print(word, flush=True))  # noqa: T201
+    main(json.loads(sys.argv[1]), tell) if sys.argv[1:] else serve()

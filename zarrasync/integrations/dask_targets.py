@@ -41,10 +41,10 @@ def seceded(*, waits: bool) -> Iterator[None]:
     Args:
         waits: Whether the block waits for other tasks.
     """
-    distributed: Any = sys.modules.get("distributed")
-    if distributed is None or not waits or not _runs_in_task(distributed):
+    if not waits or _worker() is None:
         yield
         return
+    distributed: Any = sys.modules["distributed"]
     distributed.secede()
     try:
         yield
@@ -52,12 +52,21 @@ def seceded(*, waits: bool) -> Iterator[None]:
         distributed.rejoin()
 
 
-def _runs_in_task(distributed: Any) -> bool:
+def _worker() -> Any:
+    """Return the worker in one of whose tasks the caller runs, or ``None``."""
+    distributed: Any = sys.modules.get("distributed")
     try:
-        distributed.get_worker()
+        return None if distributed is None else distributed.get_worker()
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def _is_released() -> bool:
+    """Return whether the caller runs in a task that its cluster no longer needs, because its client has ended."""
+    worker = _worker()
+    key = None if worker is None else worker.active_threads.get(threading.get_ident())  # other threads have no task
+    task = None if key is None else worker.state.tasks.get(key)
+    return task is not None and task.state == "cancelled"
 
 
 # ------------------------------------------------------------------ where dask computes
@@ -121,9 +130,13 @@ class WriteTarget:
         self._stopped, self._writing, self._changed = False, 0, threading.Condition()
 
     def write(self, region: Region, block: npt.NDArray[Any]) -> None:
-        """Write a block, unless the target is stopped."""
+        """Write a block, unless the target is stopped, or the client that computes it was killed.
+
+        Raises:
+            RuntimeError: If it is not written.
+        """
         with self._changed:
-            if self._stopped or (self.flag is not None and self.flag.cancelled):
+            if self._stopped or (self.flag is not None and self.flag.cancelled) or _is_released():
                 raise RuntimeError("the write was given up")
             self._writing += 1
         try:

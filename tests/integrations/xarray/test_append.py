@@ -212,3 +212,24 @@ def test_an_encoding_without_a_fill_value():
         store = stores.MemoryStore()
         write_dataset(rows(0), store, encoding={"a": {"_FillValue": None}}, zarr_format=zarr_format)
         assert "_FillValue" not in xr.open_dataset(store, engine="zarrasync").a.encoding
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_bounds_without_units_get_those_of_their_coordinate(zarr_format: Any):
+    """As CF specifies, and as xarray writes netCDF."""
+
+    def intervals(first: int) -> Any:
+        edges = np.datetime64("2024-01-01", "ns") + np.arange(first, first + 3) * np.timedelta64(1, "D")
+        bounds = ("t", "edge"), np.stack([edges[:-1], edges[1:]], 1)
+        return xr.Dataset({"t_bounds": bounds}, {"t": ("t", edges[:-1], {"bounds": "t_bounds"})})
+
+    store = stores.MemoryStore()
+    write_dataset(intervals(0), store, zarr_format=zarr_format, options=WriteOptions(consolidated=False))
+    attributes = sync.open_array(store, path="t_bounds", mode="r+").attrs
+    for name in ("units", "calendar"):
+        del attributes[name]
+    write_dataset(intervals(2), store, append_dim="t", options=WriteOptions(consolidated=False))
+    write_dataset(intervals(1), store, region="auto", options=WriteOptions(consolidated=False))
+    expected = xr.concat([intervals(0), intervals(2)], "t")
+    xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync"), expected)
+    assert "units" not in sync.open_array(store, path="t_bounds").attrs

@@ -19,6 +19,9 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import StoreLike
 
+_OF_SOURCE = ("storage_options", "zarr_format", "consolidated", "config")
+"""Arguments of the engine that concern the store."""
+
 
 class ZarrasyncBackend(BackendEntrypoint):
     """The xarray engine ``"zarrasync"``."""
@@ -94,8 +97,7 @@ class ZarrasyncBackend(BackendEntrypoint):
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
     ) -> dict[str, Dataset]:
         """Open a group and all groups below it as datasets by path. Levels of pyramids that are arrays are datasets as well."""
-        names = ("storage_options", "zarr_format", "consolidated", "config")
-        source = Source.of(filename_or_obj, **{name: options.pop(name, None) for name in names})
+        source = Source.of(filename_or_obj, **{name: options.pop(name, None) for name in _OF_SOURCE})
         mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), names_of(options.get("drop_variables"))
         opening = open_tree(source, normalize_path("" if group is None else group), dropped)
         contents = bridge.run(opening, blocking=source.store.blocking)
@@ -149,7 +151,7 @@ def open_mfdataset(paths: Any, **options: Any) -> xr.Dataset:
     if isinstance(paths, str | os.PathLike):
         return xr.open_mfdataset(paths, engine=ZarrasyncBackend, **options)
     given = list(_flat(paths))
-    prepared = iter(_prepare(given, **{**options, **(options.get("backend_kwargs") or {})}))
+    prepared = iter(_prepare(given, {**options, **(options.get("backend_kwargs") or {})}))
     return xr.open_mfdataset(_replaced(paths, prepared), engine=ZarrasyncBackend, **options)
 
 
@@ -166,30 +168,19 @@ def _replaced(paths: Iterable[Any], prepared: Iterator[PreparedDataset]) -> list
     return [_replaced(path, prepared) if isinstance(path, list) else next(prepared) for path in paths]
 
 
-def _prepare(
-    stores: list[StoreLike],
-    *,
-    group: str | None = None,
-    level: int | None = None,
-    drop_variables: str | Iterable[str] | None = None,
-    use_zarr_fill_value_as_mask: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    zarr_format: int | str | None = None,
-    consolidated: bool | None = None,
-    config: Any = None,
-    **_: Any,
-) -> list[PreparedDataset]:
+def _prepare(stores: list[StoreLike], options: Mapping[str, Any]) -> list[PreparedDataset]:
     """Fetch the documents and the coordinates of a dataset of each store, with the arguments of the engine.
 
     Errors are raised when xarray opens the store that they concern.
     """
-    path, dropped = normalize_path("" if group is None else group), names_of(drop_variables)
+    path, dropped = normalize_path(options.get("group") or ""), names_of(options.get("drop_variables"))
 
     async def open_one(store: StoreLike) -> GroupDataStore | Exception:
         try:
-            source = Source.of(store, storage_options, zarr_format, consolidated, config)
-            content = await run_on_store(partial(open_content, source, path, level, dropped), source.store)
-            return GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
+            source = Source.of(store, **{name: options.get(name) for name in _OF_SOURCE})
+            opening = partial(open_content, source, path, options.get("level"), dropped)
+            content = await run_on_store(opening, source.store)
+            return GroupDataStore(content, mask=options.get("use_zarr_fill_value_as_mask"))
         except Exception as error:  # see above
             return error
 

@@ -16,6 +16,7 @@ import base64
 import io
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -251,7 +252,7 @@ class AppendClaim(Lease):
         super().__init__(store.notes, join(path, APPENDS), f"/{path} in {store!r}", seconds)
 
     def _is_enabled(self) -> bool:
-        """Whether the store supports claims. Some stores notice with the first write that they do not."""
+        """Whether the store supports claims."""
         return self._store.conditional and self._store.writeable
 
     async def acquire(
@@ -291,12 +292,9 @@ class AppendClaim(Lease):
             await reserve()
             is_reserved = True
 
-        if self._is_enabled():
-            try:
+        with suppress(ConditionsUnsupported):  # some stores notice with the first write
+            if self._is_enabled():
                 await self.enter(choose, self._busy, self._seconds or float("inf"), _POLL_SECONDS, reserve_claimed)
-            except ConditionsUnsupported:  # the store no longer uses conditional writes
-                if self._is_enabled():
-                    raise
         if not self._is_enabled():
             await place([], [])
         if not is_reserved:

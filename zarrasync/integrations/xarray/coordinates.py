@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -58,14 +57,10 @@ def _is_stored(dim: str, part: slice, dataset: Dataset, stored: Mapping[str, Var
     """
     if dim not in dataset.indexes or dim not in stored:
         return False
-    stored_index = _index_of(stored[dim][part])
-    if stored_index.equals(dataset.indexes[dim]):
+    own, other = dataset.variables[dim], stored[dim][part]
+    if own.shape == other.shape and not _difference(dim, own, other):
         return True
-    with suppress(CodecError):  # they may have been rounded when they were stored
-        rounded = decoded_like(dim, dataset.variables[dim], stored[dim])
-        if stored_index.equals(_index_of(Variable((dim,), rounded))):
-            return True
-    if not _is_constant(stored_index):
+    if not _is_constant(_index_of(other)):
         raise ValueError(
             f"the coordinates along {dim!r} differ from the stored ones; drop them with drop_vars({dim!r}) to keep the "
             "stored ones, or locate the region by its coordinates with region='auto'"

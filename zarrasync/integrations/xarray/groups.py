@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -213,12 +214,9 @@ async def _added_by_others(job: WriteJob) -> list[str]:
 
 async def root_alone(request: WriteRequest, format_: Format) -> AsyncGroup | None:
     """Return the group at the root of the store, if it exists and contains no nodes except those above the written group."""
-    options: Any = {"mode": "r+", "zarr_format": format_.zarr_format, "config": request.config}
-    try:
-        root = await open_group(request.store, **options)
-    except NodeNotFoundError:
-        return None
-    return root if set(await handle_of(root).children()) <= {request.group.partition("/")[0]} else None
+    root = await existing_group(replace(request, group="", mode="a", zarr_format=format_.zarr_format))
+    is_alone = root is not None and set(await handle_of(root).children()) <= {request.group.partition("/")[0]}
+    return root if is_alone else None
 
 
 def _documents(jobs: Sequence[WriteJob]) -> dict[str, bytes]:

@@ -283,22 +283,22 @@ def check_append_dim(stored: Mapping[str, Variable], append_dim: str | None) -> 
 
 
 def check_sizes(plans: Sequence[VariablePlan], stored: Mapping[str, Variable], append_dim: str | None) -> None:
-    """Check that new arrays have the same sizes as the arrays that remain.
+    """Check that new arrays have the sizes of those that remain, and that all variables grow to the same length.
 
     Raises:
-        ShapeError: If one does not.
+        ShapeError: If one does not, so that the dataset could not be opened.
     """
     replaced = {plan.name for plan in plans if not plan.updates}
-    rows = {(plan.name, append_dim): plan.encoded.sizes[append_dim] for plan in plans if plan.rows_before is not None}
-    sizes = {
-        str(dim): (n + rows.get((name, str(dim)), 0), name)
+    rows = {plan.name: plan.encoded.sizes[append_dim] for plan in plans if plan.rows_before is not None}
+    after = {
+        name: {dim: n + (rows.get(name, 0) if dim == append_dim else 0) for dim, n in variable.sizes.items()}
         for name, variable in stored.items()
         if name not in replaced
-        for dim, n in variable.sizes.items()
     }
+    known = {dim: (n, name) for name, sizes in after.items() for dim, n in sizes.items()}
     for plan in plans:
         for dim, n in () if plan.updates else plan.encoded.sizes.items():
-            size, other = sizes.get(str(dim), (n, ""))
+            size, other = known.get(dim, (n, ""))
             if size != n:
                 raise ShapeError(
                     f"{plan.name} has {n} elements along {dim!r}, but {other} has {size} in the store"
@@ -306,19 +306,9 @@ def check_sizes(plans: Sequence[VariablePlan], stored: Mapping[str, Variable], a
                     found=(n,),
                     wanted=(size,),
                 )
-
-
-def check_lengths(plans: Sequence[VariablePlan], stored: Mapping[str, Variable], append_dim: str | None) -> None:
-    """Check that all variables have the same length along the appended dimension afterwards.
-
-    Raises:
-        ShapeError: If some would stay shorter, so that the dataset could not be opened.
-    """
-    rows = {plan.name: plan.encoded.sizes[append_dim] for plan in plans if plan.rows_before is not None}
-    before = {name: variable.sizes[append_dim] for name, variable in stored.items() if append_dim in variable.dims}
-    after = {name: n + rows.get(name, 0) for name, n in before.items()}
-    others = sorted(before.keys() - rows.keys())
-    if rows and others and len(set(after.values())) > 1:
+    lengths = {name: sizes[append_dim] for name, sizes in after.items() if append_dim in sizes}
+    others = sorted(lengths.keys() - rows.keys())
+    if rows and others and len(set(lengths.values())) > 1:
         raise ShapeError(
             f"{', '.join(others)} would stay shorter along {append_dim!r} than {', '.join(sorted(rows))}, and the dataset "
             "could not be read; append to all of its variables at once"

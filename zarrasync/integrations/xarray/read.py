@@ -141,10 +141,6 @@ class GroupDataStore(AbstractDataStore):
         """Return the variables."""
         return {**self.stored, **self.computed}
 
-    def get_dimensions(self) -> Mapping[str, int]:
-        """Return the sizes of dimensions by name."""
-        return {str(dim): n for variable in self.get_variables().values() for dim, n in variable.sizes.items()}
-
     def close(self) -> None:
         """Close the store's connections."""
         self.content.group.close()

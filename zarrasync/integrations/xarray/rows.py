@@ -45,7 +45,7 @@ async def extend_arrays(job: WriteJob) -> None:
         await _claim_rows(job, first, others)
     else:
         await _catch_up(job, appends, ())
-        await gather_all([partial(_reserve_at_end, job, first)])
+        await gather_all([partial(_reserve_rows, job, first)])
     await gather_all([partial(_reserve_rows, job, plan) for plan in others])
 
 
@@ -173,20 +173,16 @@ def _axis_of(plan: VariablePlan, job: WriteJob) -> int:
     return plan.encoded.dims.index(str(job.request.append_dim))
 
 
-async def _reserve_at_end(job: WriteJob, plan: VariablePlan) -> None:
-    """Extend an array without labels by a variable's rows, and find their places."""
-    axis, array = _axis_of(plan, job), job.arrays[plan.name]
-    start = await reserve_rows(array, axis, plan.encoded.shape)
-    job.placement = Placement.at_end(start, plan.encoded.shape[axis])
-    job.reservations.append((array, axis, start, start + plan.encoded.shape[axis]))
-
-
 async def _reserve_rows(job: WriteJob, plan: VariablePlan, *, is_end: bool = False) -> None:
-    """Extend an array by the rows that the placement needs; see ``reserve_rows``."""
-    placement = job.placement
+    """Extend an array by the rows that the placement needs; without one, by all rows. See ``reserve_rows``."""
+    placement, axis, array = job.placement, _axis_of(plan, job), job.arrays[plan.name]
     assert plan.rows_before is not None
-    assert placement is not None
-    axis, array = _axis_of(plan, job), job.arrays[plan.name]
+    if placement is None:
+        count = plan.encoded.shape[axis]
+        placement = Placement.at_end(await reserve_rows(array, axis, plan.encoded.shape), count)
+        job.placement = placement
+        job.reservations.append((array, axis, placement.start, placement.needed))
+        return
     if plan.rows_before > placement.start and not is_end:
         await array.refresh()  # another writer may have removed rows
         if array.shape[axis] > placement.start:  # other writers of all variables extend the first one first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,13 +34,13 @@ from zarrasync.integrations.xarray.plan import (
     Planner,
     VariablePlan,
     check_append_dim,
-    check_lengths,
     check_sizes,
     json_attributes,
 )
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.rows import give_back, leave_claims, release_claims
 from zarrasync.integrations.xarray.values import check_chunks, write_values
+from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
@@ -128,8 +128,8 @@ async def _resolve(path: str, dataset: Dataset, request: WriteRequest) -> WriteJ
     if format_.zarr_format not in (2, 3):
         raise ValueError(f"datasets can be written in Zarr format 2 or 3, not {format_.zarr_format!r}")
     arrays = {} if group is None else await _stored_arrays(group, request, dataset)
-    names = set(dataset.variables)
-    stored = await run_in_new_thread(lambda: {n: _stored(n, array, decode=n in names) for n, array in arrays.items()})
+    names = {str(name) for name in dataset.variables}
+    stored = await run_in_new_thread(partial(_stored_variables, arrays, names))
     region: dict[str, slice] | None = {} if request.mode == "r+" else None  # all of it
     if request.region is not None:
         dataset, region = await run_in_new_thread(partial(locate_region, dataset, request.region, stored))
@@ -154,13 +154,20 @@ async def _stored_arrays(group: AsyncGroup, request: WriteRequest, dataset: Data
     return arrays
 
 
-def _stored(name: str, array: AsyncArray, *, decode: bool) -> Variable:
-    """Return an array as a variable.
+def _stored_variables(arrays: Mapping[str, AsyncArray], decoded: Collection[str]) -> dict[str, Variable]:
+    """Return arrays as variables, some of them decoded.
 
-    It is not part of a dataset: another writer may have extended some of the arrays, and be about to extend others.
+    They are not parts of a dataset: another writer may have extended some of the arrays, and be about to extend others.
     """
-    variable = stored_variable(name, sync.Array(array), mask=None)
-    return decode_cf_variable(name, variable, concat_characters=False) if decode else variable
+    variables = {name: stored_variable(name, sync.Array(array), mask=None) for name, array in arrays.items()}
+    parents = parents_of_bounds({name: variable.attrs for name, variable in variables.items()})
+    for name in variables.keys() & decoded:
+        parent = variables.get(parents.get(name, ""))
+        variables[name].attrs = inherited_attributes(variables[name].attrs, None if parent is None else parent.attrs)
+    return {
+        name: decode_cf_variable(name, variable, concat_characters=False) if name in decoded else variable
+        for name, variable in variables.items()
+    }
 
 
 # ------------------------------------------------------------------ validate
@@ -187,7 +194,6 @@ async def _validate(job: WriteJob) -> None:
     if any(is_dask_array(plan.encoded.data) for plan in job.plans):
         await compute(partial(check_reach, request.store))  # on a thread: dask's client may run on this loop
     check_sizes(job.plans, job.stored, request.append_dim)
-    check_lengths(job.plans, job.stored, request.append_dim)
     check_chunks(job)
     job.attributes = checked_attributes(json_attributes(attributes))
     await _check_replacements(job, variables)

@@ -24,9 +24,8 @@ from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.partial import Locator, Piece, Range, search_inside, search_together
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, split_chunks
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import regular_grid
 from zarrasync.model.dtypes import DataType
 

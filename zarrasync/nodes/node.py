@@ -17,7 +17,7 @@ from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import InvalidKeyError, MetadataError
 from zarrasync.formats import Format
-from zarrasync.indexing.split import split_chunks
+from zarrasync.indexing.chunk_runs import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path

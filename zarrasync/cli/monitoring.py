@@ -10,8 +10,7 @@ from typing import Any
 
 from zarrasync.cli.arguments import port
 from zarrasync.cli.console import error_line, options_of, typed_places
-from zarrasync.display.job_progress import JobProgress, Monitor
-from zarrasync.display.progress import ProgressLike
+from zarrasync.display.progress import JobProgress, Monitor, ProgressLike
 from zarrasync.display.report import REPORT_FILES, FailedJob, JobReport
 
 

@@ -30,8 +30,7 @@ from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
-from zarrasync.display.job_progress import JobProgress
-from zarrasync.display.progress import ignore_progress
+from zarrasync.display.progress import JobProgress, ignore_progress
 from zarrasync.errors import WriteConflictError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join

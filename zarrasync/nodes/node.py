@@ -206,6 +206,9 @@ class NodeHandle:
         return listing.keys == (copies,) and not listing.prefixes
 
 
+# ------------------------------------------------------------------ methods of integrations
+
+
 async def call_method(target: Any, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
     """Call a function that an integration has registered as a method, on a thread because it blocks.
 
@@ -229,6 +232,9 @@ async def call_method(target: Any, kind: str, name: str, extra: str, options: Ma
         )
     call = partial(function, target, **options)
     return call() if driven() else await run_in_new_thread(call)
+
+
+# ------------------------------------------------------------------ stored chunks
 
 
 async def stored_coords(chunks: Chunks) -> set[tuple[int, ...]]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from zarrasync._util.memory import OutputBudget
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
+from zarrasync.codecs.byte_ranges import BoundArrayBytes, Locator
 from zarrasync.codecs.chunk_properties import (
     ArrayStep,
     chunk_memory_layout,
@@ -26,7 +27,6 @@ from zarrasync.codecs.chunk_properties import (
     supports_partial_reads,
     variable_budget,
 )
-from zarrasync.codecs.partial import BoundArrayBytes, Locator
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.third_party import checked, checked_serializer
 from zarrasync.errors import CodecError, MetadataError

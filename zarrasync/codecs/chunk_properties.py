@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrasync._util.memory import OutputBudget, expansion_budget
 from zarrasync.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
-from zarrasync.codecs.partial import BoundArrayBytes
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, as_bytes_view
 
 ArrayStep: TypeAlias = tuple[ArrayArrayCodec, ArraySpec]

@@ -13,13 +13,13 @@ from zarrasync import config, formats
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
 from zarrasync._util import plugins
-from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import InvalidKeyError, MetadataError
 from zarrasync.formats import Format
 from zarrasync.indexing.chunk_runs import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.fill_values import is_fill
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import fetch_documents

@@ -262,6 +262,7 @@ class CachingStore(CacheStore):
             return CacheStats(self._hits, self._misses, self._entries.nbytes)
 
     def clear(self) -> None:
+        """Remove all entries."""
         with self._lock:
             self._stop_sharing()
             self._entries.clear()

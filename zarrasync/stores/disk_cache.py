@@ -94,6 +94,7 @@ class DiskCachingStore(CacheStore):
         return f"DiskCachingStore({self.inner!r}, {str(self.directory)!r})"
 
     def clear(self) -> None:
+        """Remove all entries in the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # -------------------------------------------------------------- reading

@@ -18,12 +18,12 @@ from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.sources import Source
-from zarrasync.codecs.chunk_properties import fill_word, is_fill
 from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.chunk_grids import lazy_product
+from zarrasync.model.fill_values import fill_word, is_fill
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.transfer.threads import Progress

@@ -1,4 +1,4 @@
-"""Arguments that commands share, parsers of their values, and what they stand for: nodes, executors, monitors."""
+"""Arguments that commands share, parsers of their values, and the nodes, executors and monitors that they select."""
 
 from __future__ import annotations
 

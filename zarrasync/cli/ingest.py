@@ -140,7 +140,7 @@ def _copy_group(args: argparse.Namespace, source: sync.Group, dest: Any, progres
 
 
 def add_output(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that specify what is written, and where."""
+    """Add the arguments of the destination and its layout."""
     add_destination(command)
     add_layout(command, "keep", "3")
     command.set_defaults(compressor="auto")

@@ -295,7 +295,7 @@ def test_the_model_does_no_io():
             text = path.read_text()
             assert not re.search(r"^\s*(import asyncio|from asyncio|import os$)", text, re.MULTILINE), name
             coroutines = re.findall(r"^\s*async def (\w+)", text, re.MULTILINE)
-            assert coroutines == (["adrive_search"] if name == "codecs.partial" else []), name
+            assert coroutines == (["adrive_search"] if name == "codecs.byte_ranges" else []), name
 
 
 def test_no_format_is_known_outside_its_home():

@@ -20,9 +20,9 @@ from zarrasync import stores, sync
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import listed
 from zarrasync.errors import SelectionError
+from zarrasync.indexing.chunk_runs import split_chunks
 from zarrasync.indexing.parse import parse_selection
 from zarrasync.indexing.regions import Coverage
-from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.nodes.statistics import sample, summarize
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from zarrasync.indexing import parse
 from zarrasync.indexing.axis_cuts import count_touched, cut_axis, partly_touched, touched
+from zarrasync.indexing.chunk_runs import split_chunks
 from zarrasync.indexing.key_items import expand_key
 from zarrasync.indexing.projection import indices_of, length
 from zarrasync.indexing.regions import Coverage, partial_chunks, touched_chunks
-from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import Grid, GridAxis, ListedAxis, RegularAxis
 
 EXAMPLES = settings(max_examples=200, deadline=None)

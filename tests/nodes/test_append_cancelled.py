@@ -12,7 +12,7 @@ import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.append_resize import Append
-from zarrasync.nodes.metadata_cell import MetadataCell
+from zarrasync.nodes.base import MetadataCell
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 from zarrasync.stores.local_directories import LocalDirectories
 from zarrasync.testing import LatencyStore

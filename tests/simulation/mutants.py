@@ -51,14 +51,14 @@ MUTANTS = [
     Mutant(
         "changes of metadata do not compare versions",
         "arrays",
-        "nodes/metadata_cell.py",
+        "nodes/base.py",
         "partial(put_documents, store, changed, before.versions)",
         "partial(put_documents, store, changed, {})",
     ),
     Mutant(
         "a change is made from old metadata with the new version",
         "arrays",
-        "nodes/metadata_cell.py",
+        "nodes/base.py",
         "present = cached if cached is not None else await self._load()",
         "present = cached if cached is not None else replace(self.metadata, source=(await self._load()).source)",
     ),

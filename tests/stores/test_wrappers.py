@@ -471,8 +471,8 @@ WRAPPERS: dict[str, Callable[[stores.Store, Path], stores.WrapperStore]] = {
     "LatencyStore": lambda store, folder: LatencyStore(store, 0),
     "FaultyStore": lambda store, folder: FaultyStore(store),
 }
-WITHOUT = {"ConfinedStore", "HookedStore", "_DisturbedStore", "_ListedBefore", "_VersionRecorder"}
-"""Of local files only, two base classes, of one walk, and of one read."""
+WITHOUT = {"CacheStore", "ConfinedStore", "HookedStore", "_DisturbedStore", "_ListedBefore", "_VersionRecorder"}
+"""Three base classes, one of local files only, one of a walk, and one of a read."""
 
 
 def _kinds(base: type[stores.WrapperStore]) -> set[str]:
@@ -531,3 +531,12 @@ async def test_operations_of_transactions_are_counted():
     store.reset()
     await transaction.store.set("k", b"v")
     assert store.counts.puts == 1
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS.keys() - {"ListedStore"}))  # a copy of it is the inner store
+def test_a_copy_has_the_attributes_that_were_set(name: str, tmp_path: Path):
+    store = WRAPPERS[name](stores.LocalStore(tmp_path), tmp_path)
+    store.conditional = store.exclusive = False
+    copy = pickle.loads(pickle.dumps(store))
+    assert not copy.conditional
+    assert not copy.exclusive

@@ -185,7 +185,7 @@ def _class(tree: ast.Module, name: str, facade: str, base: str) -> str:
 
 def _node_members() -> list[ast.stmt]:
     """Return the definitions that arrays and groups inherit."""
-    (node,) = (n for n in _tree("nodes/base.py").body if isinstance(n, ast.ClassDef))
+    (node,) = (n for n in _tree("nodes/base.py").body if isinstance(n, ast.ClassDef) and n.name == "AsyncNode")
     return node.body
 
 

@@ -211,6 +211,9 @@ def _reuse(block: Bytes, array_id: int, reference: weakref.ref[Bytes]) -> None:
         _free.append(block)
 
 
+# ------------------------------------------------------------------ budgets of outputs
+
+
 _LEAST, _RATIO = 1 << 26, 64
 """Bytes that any value may expand to, and how many times its bytes a larger one may expand to."""
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import zarrasync
 from zarrasync import config
-from zarrasync.cli import attributes, completion, ingest, inspect, modify, pyramid, serve
+from zarrasync.cli import completion, copy, ingest, inspect, modify, serve
 from zarrasync.cli.arguments import CommandFunction, CommandParser, Commands, RedactingParser
 from zarrasync.cli.console import Console, error_line, for_shell, options_of, secrets_of, typed_places
 from zarrasync.cli.ingest_plans import is_plan_command, make_plan_parser
@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=CommandParser)
-    for module in (inspect, ingest, modify, attributes, pyramid, serve):
+    for module in (inspect, ingest, copy, modify, serve):
         module.add(Commands(commands))
     completion.add(commands, make_parser)
     return parser

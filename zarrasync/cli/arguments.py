@@ -1,4 +1,4 @@
-"""Arguments that commands share, parsers of their values, and the hierarchy that a URL belongs to."""
+"""Arguments that commands share, parsers of their values, and the nodes, executors and monitors that they select."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn, cast
 from zipfile import ZipFile
 
 from zarrasync import stores, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._util.redact import redact
-from zarrasync.cli.console import Console
+from zarrasync.cli.console import Console, error_line, options_of, typed_places
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import NodeNotFoundError, NodeTypeError, StoreError
+from zarrasync.display.progress import JobProgress, Monitor, ProgressLike
+from zarrasync.display.report import REPORT_FILES, FailedJob, JobReport
 from zarrasync.indexing.parse import parse_selection
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
-from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import array_encoding
-from zarrasync.stores.local import local_path
 from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 
@@ -102,14 +102,8 @@ class Commands:
         if of_node:
             parser.add_argument("url", help="a path or URL")
             parser.add_argument("--path", default="", help="the node's path in the store")
-        parser.add_argument(
-            "-o",
-            "--option",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="a storage option, such as anon=true (may be repeated)",
-        )
+        text = "a storage option, such as anon=true (may be repeated)"
+        parser.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=text)
         parser.add_argument(
             "--allow-target",
             dest="option",
@@ -134,7 +128,7 @@ def add_destination(command: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that writes to another store."""
     command.add_argument("dest", help="the path or URL to write")
     command.add_argument("--dest-path", default="", help="the node's path in the destination")
-    command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
+    add_several(command, "--dest-option", "NAME=VALUE", "its storage options")
     command.add_argument("--overwrite", action="store_true", help="replace an existing node")
     command.add_argument("--verify", action="store_true", help="read all values back and compare them")
 
@@ -360,54 +354,100 @@ def executor_of(args: argparse.Namespace) -> Iterator[Any]:
         yield args.processes or None
 
 
-# ------------------------------------------------------------------ hierarchies
+# ------------------------------------------------------------------ progress, reports, metrics and spans
 
 
-def open_in_hierarchy(args: argparse.Namespace) -> sync.Array | sync.Group:
-    """Open the node that the arguments specify for writing, through the root of its hierarchy."""
-    storage_options = options(args.option)
-    sync.open(args.url, path=args.path, storage_options=storage_options).close()  # raises if it does not exist
-    root, below = hierarchy_of(args.url, storage_options)
-    path = join(below, normalize_path(args.path))
-    return sync.open(root, path=path, mode="r+", storage_options=storage_options)
+def add_monitoring(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+    command.add_argument(
+        "--report", type=_report_file, metavar="FILE", help="also write the report to a file: .html, .json or .txt"
+    )
+    command.add_argument(
+        "--metrics",
+        type=_file_or_port,
+        metavar="FILE|PORT",
+        help="write Prometheus metrics to a file, or serve them on a port of this machine",
+    )
+    command.add_argument("--spans", action="store_true", help="make OpenTelemetry spans")
 
 
-def hierarchy_of(url: str, storage_options: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return the URL of the highest group above a URL, without gaps in between, and the path from there.
+class Watch(Monitor):
+    """The monitors of a job, and its report.
 
-    Returns:
-        The URL itself and an empty path if no group exists directly above it.
+    Attributes:
+        progress: What the job gets as ``progress``.
+        report: The report of the job; ``None`` before the job has one.
     """
-    if is_pipeline(url) or is_archive_name(url):
-        return url, ""
-    top, parts = split_url(url)
-    found = url, ""
-    for count in range(len(parts) - 1, -1, -1):
-        above = top + "/".join(parts[:count])
-        try:
-            group = open_group(above, storage_options)
-        except (StoreError, OSError):  # credentials may not include the root of a bucket
-            break
-        if group is None:
-            break
-        found = above, "/".join(parts[count:])
-    return found
+
+    def __init__(self, monitors: Sequence[Any]) -> None:
+        self.progress: ProgressLike = [*monitors, self]
+        self.report: JobReport | None = None
+
+    def ended(self, job: JobProgress, error: BaseException | None) -> None:
+        if job.parent is None and job.report is not None:
+            self.report = job.report
 
 
-def open_group(url: str, storage_options: Mapping[str, Any] | None) -> sync.Group | None:
-    """Open a group for writing, without its consolidated metadata; ``None`` if it does not exist."""
+@contextmanager
+def monitored(args: argparse.Namespace) -> Iterator[Watch]:
+    """Watch a job inside a ``with`` block, and write the report to the file that the options name.
+
+    The report of a failed job contains the error and the completed work.
+
+    Raises:
+        ImportError: If a package for metrics or spans is not installed.
+    """
+    watch = Watch(_monitors(args))
     try:
-        return sync.open_group(url, mode="r+", use_consolidated=False, storage_options=storage_options)
-    except (NodeNotFoundError, NodeTypeError):
-        return None
+        yield watch
+    except BaseException as error:
+        if args.report is not None:
+            text = (
+                "interrupted"
+                if isinstance(error, KeyboardInterrupt)
+                else error_line(error, typed_places(args), options_of(args))
+            )
+            try:
+                FailedJob(text, watch.report).save(args.report)
+            except OSError as failure:
+                error.add_note(f"the report could not be written: {failure}")
+        raise
+    if args.report is not None and watch.report is not None:
+        watch.report.save(args.report)
 
 
-def split_url(url: str) -> tuple[str, list[str]]:
-    """Return the beginning of a URL up to its host or bucket, or the root of the file system, and the other parts."""
-    if "://" not in url or url.startswith("file:"):
-        path = os.path.abspath(local_path(url) if url.startswith("file:") else url)
-        drive, rest = os.path.splitdrive(path)
-        return f"{drive}{os.sep}", [part for part in rest.split(os.sep) if part]
-    scheme, _, rest = url.partition("://")
-    host, *parts = rest.split("/")
-    return f"{scheme}://{host}/", [part for part in parts if part]
+def _monitors(args: argparse.Namespace) -> list[Any]:
+    monitors: list[Any] = [] if args.quiet else [True]
+    if args.metrics is not None:
+        from zarrasync.integrations.monitoring import PrometheusMonitor
+
+        if isinstance(args.metrics, int):
+            from prometheus_client import REGISTRY, start_http_server
+
+            monitors.append(PrometheusMonitor(REGISTRY))
+            start_http_server(args.metrics, "127.0.0.1")
+        else:
+            monitors.append(PrometheusMonitor(file=args.metrics))
+    if args.spans:
+        from zarrasync.integrations.monitoring import OpenTelemetryMonitor
+
+        monitors.append(OpenTelemetryMonitor())
+    return monitors
+
+
+def _report_file(text: str) -> str:
+    if Path(text).suffix.lower() not in REPORT_FILES:
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(REPORT_FILES)}, found {text!r}")
+    return _new_file(text)
+
+
+def _file_or_port(text: str) -> str | int:
+    return port(text) if text.isdigit() else _new_file(text)
+
+
+def _new_file(text: str) -> str:
+    """Return the path of a file to write, whose directory must exist before a long job begins."""
+    if not Path(text).absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the directory of {text!r} does not exist")
+    return text

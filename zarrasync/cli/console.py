@@ -46,6 +46,11 @@ class Console:
         """Print a value as a JSON document."""
         print(json.dumps(strict(value), indent=2, ensure_ascii=not prints_unicode(), allow_nan=False))
 
+    def result(self, value: Any, *lines: str) -> int:
+        """Print the result of a successful command, as a JSON document or as lines, and return the exit code."""
+        self.data(value) if self.as_json else self.text("\n".join(lines))
+        return 0
+
     def report(self, report: JobReport) -> int:
         """Print a report, and return the exit code: ``INCOMPLETE`` if the result lacks parts of the source."""
         self.data(report.to_dict()) if self.as_json else self.text(self._translate(str(report)))

@@ -17,14 +17,15 @@ from zarrasync.cli.arguments import (
     Commands,
     add_destination,
     add_layout,
+    add_monitoring,
     add_several,
     count,
     destination,
+    monitored,
     options,
     seconds,
 )
 from zarrasync.cli.console import Console, show_log
-from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import JobReport
 from zarrasync.errors import ZarrError
@@ -76,11 +77,8 @@ def add(command: Commands) -> None:
     )
     ingest.epilog = f"{ingest.epilog}\n\n{PLANS}"
     add_arguments(ingest)
-    add_destination(ingest)
-    add_layout(ingest, "keep", "3")
+    add_output(ingest)
     add_monitoring(ingest)
-    ingest.set_defaults(compressor="auto")
-    ingest.add_argument("--variable", action="append", default=[], help="write only this variable (may be repeated)")
 
 
 def _ingest(args: argparse.Namespace, console: Console) -> int:
@@ -141,12 +139,25 @@ def _copy_group(args: argparse.Namespace, source: sync.Group, dest: Any, progres
 # ------------------------------------------------------------------ many files
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments for many files."""
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the destination and its layout."""
+    add_destination(command)
+    add_layout(command, "keep", "3")
+    command.set_defaults(compressor="auto")
+
+
+def add_arguments(command: argparse.ArgumentParser, verb: str = "write") -> None:
+    """Add the arguments for many files.
+
+    Args:
+        command: The parser of a command.
+        verb: What the command does with variables.
+    """
     url = next(action for action in command._actions if action.dest == "url")  # noqa: SLF001  # no public list
     url.nargs, url.metavar = "+", "FILE"
     url.help = "the files: paths, URLs or patterns in quotes; ./plan for a file with the name of a plan's command"
     command.add_argument("--resume", action="store_true", help="complete an interrupted job, which is the default")
+    add_several(command, "--variable", "NAME", f"{verb} only this variable (may be repeated)")
     group = command.add_argument_group("many files")
     group.add_argument("--concat", metavar="DIM", help="join files along this dimension")
     group.add_argument(

@@ -15,16 +15,15 @@ from zarrasync.cli.arguments import (
     CommandParser,
     Commands,
     RedactingParser,
-    add_destination,
-    add_layout,
+    add_monitoring,
     add_several,
     check_destination,
     count,
     is_local_archive,
+    monitored,
     options,
 )
 from zarrasync.cli.console import INCOMPLETE, Console, show_log
-from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import report_progress
 from zarrasync.display.text import counted
 
@@ -61,10 +60,7 @@ def _add_plan(commands: Commands) -> None:
     plan.add_argument("--plan", metavar="FILE", help="the path or URL of the plan (default: inside the destination)")
     plan.add_argument("--tasks", type=count, default=0, metavar="K", help="the number of tasks (default: by size)")
     files.add_arguments(plan)
-    add_destination(plan)
-    add_layout(plan, "keep", "3")
-    plan.set_defaults(compressor="auto")
-    plan.add_argument("--variable", action="append", default=[], help="write only this variable (may be repeated)")
+    files.add_output(plan)
 
 
 def _add_check(commands: Commands) -> None:
@@ -74,7 +70,7 @@ def _add_check(commands: Commands) -> None:
         _check,
         examples=["ingest check 'nc/*.nc'", "ingest check 'nc/*.nc' --concat time --processes 8"],
     )
-    files.add_arguments(check)
+    files.add_arguments(check, "check")
     check.set_defaults(
         verify=False,
         dest_path="",
@@ -85,7 +81,6 @@ def _add_check(commands: Commands) -> None:
         zarr_format=None,
         compressor="auto",
     )
-    check.add_argument("--variable", action="append", default=[], help="check only this variable (may be repeated)")
 
 
 def _add_actions(commands: Commands) -> None:
@@ -160,13 +155,12 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     with show_log("zarrasync.bulk"):
         plan = plan_ingestion(files.files_parameters(args, args.dest, tasks=args.tasks), args.plan)
     place, tasks = _name(args), plan.tasks
-    if console.as_json:
-        console.data({"plan": plan.place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})
-    else:
-        console.text(f"{counted(len(tasks), 'task')} in {place}: {'run them' if tasks else 'complete it'} with")
-        if tasks:
-            console.text(f"  zarrasync ingest run {place} --task N    (N from 0 to {len(tasks) - 1})")
-        console.text("\n".join([f"  zarrasync ingest finish {place}", *plan.notes, *plan.left_out]))
+    lines = [f"{counted(len(tasks), 'task')} in {place}: {'run them' if tasks else 'complete it'} with"]
+    if tasks:
+        lines.append(f"  zarrasync ingest run {place} --task N    (N from 0 to {len(tasks) - 1})")
+    lines += [f"  zarrasync ingest finish {place}", *plan.notes, *plan.left_out]
+    facts = {"plan": plan.place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out}
+    console.result(facts, *lines)
     return INCOMPLETE if plan.left_out else 0
 
 
@@ -198,8 +192,7 @@ def _finish(args: argparse.Namespace, console: Console) -> int:
 
 def _abandon(args: argparse.Namespace, console: Console) -> int:
     _open(args).abandon()
-    console.data({"abandoned": args.plan}) if console.as_json else console.text("the plan is abandoned")
-    return 0
+    return console.result({"abandoned": args.plan}, "the plan is abandoned")
 
 
 def _open(args: argparse.Namespace) -> Any:

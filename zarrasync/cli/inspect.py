@@ -18,9 +18,19 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.digests import Manifest
 from zarrasync.cli import cat
-from zarrasync.cli.arguments import Commands, add_raw, count, levels, open_node, options, presented_arrays, select
+from zarrasync.cli.arguments import (
+    Commands,
+    add_monitoring,
+    add_raw,
+    count,
+    levels,
+    monitored,
+    open_node,
+    options,
+    presented_arrays,
+    select,
+)
 from zarrasync.cli.console import Console
-from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.info import encoding_facts
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes, printable, size_text

@@ -10,6 +10,7 @@ from __future__ import annotations
 from zarrasync.codecs.array_codecs import BitroundCodec, PackbitsCodec, ReshapeCodec, ScaleOffsetCodec, TransposeCodec
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.blosc import BloscCodec
+from zarrasync.codecs.byte_ranges import Piece, Range
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.cast_value import CastValueCodec
 from zarrasync.codecs.chain import BoundChain, CodecChain
@@ -18,7 +19,6 @@ from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
 from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec, VlenBytesCodec, VlenUtf8Codec
-from zarrasync.codecs.partial import Piece, Range
 from zarrasync.codecs.registry import (
     as_codec,
     chain_of,

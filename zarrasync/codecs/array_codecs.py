@@ -21,7 +21,7 @@ from zarrasync.codecs.base import (
     is_real_number,
     transform_elements,
 )
-from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType

@@ -1,4 +1,4 @@
-"""Checks of the ``configuration`` member of codecs in documents."""
+"""The base classes of codecs, and checks of their configurations and elements."""
 
 from __future__ import annotations
 
@@ -12,31 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util.advice import suggest
-from zarrasync.codecs.partial import BoundArrayBytes
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.fill_values import is_float
-
-
-def check_members(configuration: Iterable[str], *members: str) -> None:
-    """Raise ``ValueError`` if a configuration has other members than these."""
-    if unknown := set(configuration) - set(members):
-        name = min(unknown)
-        others = f"the members are {', '.join(members)}" if members else "the codec has no members"
-        raise ValueError(f"unknown member {name!r}; {suggest(name, members, others)}")
-
-
-def check_integer(name: str, value: object, low: int, high: int) -> None:
-    """Raise ``ValueError`` if a parameter is not an integer from ``low`` to ``high``."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name} must be an integer from {low} to {high}, found {value!r}")
-
-
-def rejection_of(error: Exception) -> str:
-    """Return why a configuration was rejected, without the name of a constructor."""
-    return f"missing member {error}" if isinstance(error, KeyError) else re.sub(r"^[\w.]*__init__\(\) ", "", str(error))
-
 
 Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
@@ -186,6 +166,28 @@ class BytesBytesCodec(Codec):
             CodecError: If the data is damaged or has another size.
         """
         raise NotImplementedError
+
+
+# ------------------------------------------------------------------ checks
+
+
+def check_members(configuration: Iterable[str], *members: str) -> None:
+    """Raise ``ValueError`` if a configuration has other members than these."""
+    if unknown := set(configuration) - set(members):
+        name = min(unknown)
+        others = f"the members are {', '.join(members)}" if members else "the codec has no members"
+        raise ValueError(f"unknown member {name!r}; {suggest(name, members, others)}")
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise ``ValueError`` if a parameter is not an integer from ``low`` to ``high``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer from {low} to {high}, found {value!r}")
+
+
+def rejection_of(error: Exception) -> str:
+    """Return why a configuration was rejected, without the name of a constructor."""
+    return f"missing member {error}" if isinstance(error, KeyError) else re.sub(r"^[\w.]*__init__\(\) ", "", str(error))
 
 
 def is_real_number(data_type: DataType) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_limits, check_members
+from zarrasync.codecs.byte_ranges import Locator, Piece
 from zarrasync.codecs.chain import BoundChain
-from zarrasync.codecs.partial import Locator, Piece
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_runs import ChunkRun

@@ -11,26 +11,24 @@ import numpy.typing as npt
 
 from zarrasync._util.memory import OutputBudget
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
+from zarrasync.codecs.byte_ranges import BoundArrayBytes, Locator
 from zarrasync.codecs.chunk_properties import (
     ArrayStep,
     chunk_memory_layout,
     decodes_into_buffer,
     encoded_sizes,
-    fill_word,
     fixed_budget,
-    is_fill,
     is_quick,
     memory_size,
     read_size_hint,
-    rows_with_only,
     supports_partial_reads,
     variable_budget,
 )
-from zarrasync.codecs.partial import BoundArrayBytes, Locator
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.third_party import checked, checked_serializer
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.projection import Projection
+from zarrasync.model.fill_values import fill_word, is_fill, rows_with_only
 
 _CHEAP_COPY = 1 << 15
 """Bytes of a decoded chunk below which one more copy is cheaper than another step of the interpreter."""

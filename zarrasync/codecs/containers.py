@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayBytesCodec, BytesBytesCodec, Codec, Out, check_members
+from zarrasync.codecs.byte_ranges import BoundWhole
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
-from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 

@@ -33,6 +33,7 @@ from zarrasync.codecs.base import (
     rejection_of,
 )
 from zarrasync.codecs.blosc import blosc_decoder
+from zarrasync.codecs.byte_ranges import BoundWhole
 from zarrasync.codecs.decompression import (
     WARNINGS,
     DecoderFactory,
@@ -43,7 +44,6 @@ from zarrasync.codecs.decompression import (
     with_size_header,
 )
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
-from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.zfp import complete_zfp_stream
 from zarrasync.codecs.zstd import zstd_decoder

@@ -19,9 +19,9 @@ import numpy as np
 
 from zarrasync._util.memory import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
+from zarrasync.codecs.byte_ranges import BoundWhole
 from zarrasync.codecs.chunk_properties import memory_size, variable_budget
 from zarrasync.codecs.numcodecs import numcodecs_codec
-from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
 

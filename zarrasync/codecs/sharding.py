@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from zarrasync._util.memory import join_buffers
 from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_members
+from zarrasync.codecs.byte_ranges import Locator, Piece, Range, search_inside, search_together
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.crc32c import Crc32cCodec
-from zarrasync.codecs.partial import Locator, Piece, Range, search_inside, search_together
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, split_chunks
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import regular_grid
 from zarrasync.model.dtypes import DataType
 

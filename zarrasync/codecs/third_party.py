@@ -16,7 +16,7 @@ from zarrasync._concurrency.offload import run_to_end
 from zarrasync._util.json import to_plain
 from zarrasync._util.memory import check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
-from zarrasync.codecs.partial import BoundArrayBytes, BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes, BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import ZarrError
 from zarrasync.model import dtypes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_members
-from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 

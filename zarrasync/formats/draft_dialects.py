@@ -16,6 +16,17 @@ from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import CORE, DataType, is_raw
 from zarrasync.model.paths import is_key
 
+SEED = "3-draft"
+"""The dialect that the specification defines."""
+Y2022 = "3-draft-2022"
+"""The older dialect of zarr-python 2, with all keys below ``meta/root`` and ``data/root``."""
+ENTRY_POINT_KEY = "zarr.json"
+SPECIFICATION = "https://purl.org/zarr/spec/"
+_VERSION_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
+
+
+# ------------------------------------------------------------------ members of documents
+
 
 def refuse_unknown_members(checker: DocumentChecker, members: Iterable[str]) -> None:
     """Add a problem for each member that the specification does not define."""
@@ -60,13 +71,7 @@ def take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(filters)
 
 
-SEED = "3-draft"
-"""The dialect that the specification defines."""
-Y2022 = "3-draft-2022"
-"""The older dialect of zarr-python 2, with all keys below ``meta/root`` and ``data/root``."""
-ENTRY_POINT_KEY = "zarr.json"
-SPECIFICATION = "https://purl.org/zarr/spec/"
-_VERSION_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
+# ------------------------------------------------------------------ entry points
 
 
 class EntryPoint(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zarrasync._concurrency import clock
-from zarrasync.display.job_progress import Bars, JobProgress, Lines, Monitor
+from zarrasync.display.progress import Bars, JobProgress, Lines, Monitor
 
 __all__ = ["Bars", "Lines", "Monitor", "OpenTelemetryMonitor", "PrometheusMonitor"]
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
-from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert_properties
@@ -18,7 +17,7 @@ from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Edges
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
-from zarrasync.model.fill_values import format_fill_value
+from zarrasync.model.fill_values import format_fill_value, is_fill
 
 _MAX_STORED_FILL_CHUNKS = 1 << 16
 """The maximum number of chunks of an array whose copy may have another fill value, which requires storing absent chunks."""

@@ -31,7 +31,7 @@ from zarrasync.indexing import parse
 from zarrasync.indexing.transform import Stride, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
-from zarrasync.nodes.metadata_cell import MetadataCell
+from zarrasync.nodes.base import MetadataCell
 from zarrasync.nodes.node import NodeHandle, stored_coords
 from zarrasync.transfer import Chunks
 from zarrasync.transfer.chunk_cache import cache_for

@@ -13,13 +13,13 @@ from zarrasync import config, formats
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
 from zarrasync._util import plugins
-from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import InvalidKeyError, MetadataError
 from zarrasync.formats import Format
-from zarrasync.indexing.split import split_chunks
+from zarrasync.indexing.chunk_runs import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.fill_values import is_fill
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import fetch_documents
@@ -206,6 +206,9 @@ class NodeHandle:
         return listing.keys == (copies,) and not listing.prefixes
 
 
+# ------------------------------------------------------------------ methods of integrations
+
+
 async def call_method(target: Any, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
     """Call a function that an integration has registered as a method, on a thread because it blocks.
 
@@ -229,6 +232,9 @@ async def call_method(target: Any, kind: str, name: str, extra: str, options: Ma
         )
     call = partial(function, target, **options)
     return call() if driven() else await run_in_new_thread(call)
+
+
+# ------------------------------------------------------------------ stored chunks
 
 
 async def stored_coords(chunks: Chunks) -> set[tuple[int, ...]]:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from zarrasync import formats
 from zarrasync._concurrency.gather import gather, in_background
 from zarrasync.errors import MetadataError, StoreError, ZarrError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import is_key, join
-from zarrasync.nodes.documents import Metadata, check_partial, document_bytes, fetch_documents
+from zarrasync.nodes.documents import Metadata, check_partial, fetch_documents
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Listing, Request, Store, Value
@@ -312,47 +311,13 @@ async def _find(root: NodeHandle, path: str, failures: dict[str, ZarrError]) -> 
     return node
 
 
-async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], dict[str, ZarrError]]:
-    """Return all metadata documents below a group by key, with as many round trips as ``walk``.
+async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], Mapping[str, ZarrError]]:
+    """Return all metadata documents below a group by key, without consolidated metadata. Takes the requests of ``walk``.
 
-    Nodes that cannot be read are left out. Their errors are returned by relative path.
+    Nodes that cannot be read are left out. Their errors are returned by relative path. Documents of arrays that the settings
+    do not allow to open are included.
     """
-    format_, documents, failures = group.format, dict[str, bytes](), dict[str, ZarrError]()
-    async with group_listings(group, None) as listings_of_group:
-        root, level = await with_documents(group, listings_of_group, None), [""]
-        while level:
-            listings = await gather([partial(_children, root, path, None, failures) for path in level])
-            paths = [join(path, name) for path, listing in zip(level, listings, strict=True) for name in listing]
-            keys_of = {path: format_.document_keys(join(root.path, path)) for path in paths}
-            fetched = await _fetch_documents(root, keys_of, failures)
-            level = []
-            for path, found in fetched.items():
-                try:
-                    metadata = formats.parse(format_, join(root.path, path), found)
-                except MetadataError as error:
-                    failures[path] = error
-                    continue
-                documents.update({key: data for key, data in found.items() if data is not None})
-                if isinstance(metadata, GroupMetadata) and not format_.separates_metadata:
-                    level.append(path)
-    return documents, failures
-
-
-async def _fetch_documents(
-    root: NodeHandle, keys_of: Mapping[str, Sequence[str]], failures: dict[str, ZarrError]
-) -> dict[str, dict[str, bytes | None]]:
-    """Return the documents of nodes by relative path and key, without the nodes that cannot be read."""
-    try:
-        values = iter(
-            await fetch_documents(root.store, [key for keys in keys_of.values() for key in keys], root.config)
-        )
-    except (MetadataError, StoreError) as error:
-        check_partial(error)
-        if len(keys_of) == 1:
-            failures.update(dict.fromkeys(keys_of, error))
-            return {}
-        single = await gather(
-            [partial(_fetch_documents, root, {path: keys}, failures) for path, keys in keys_of.items()]
-        )
-        return {path: found for part in single for path, found in part.items()}
-    return {path: {key: document_bytes(next(values)) for key in keys} for path, keys in keys_of.items()}
+    config = replace(group.config, dtype_fallback="allow", allow_pickle=True)
+    nodes, failures = await walk(replace(group.without_consolidated(), config=config), None)
+    sources = [metadata.source for _, metadata in nodes if metadata.source is not None]
+    return {key: data for source in sources for key, data in source.data.items()}, failures

@@ -7,9 +7,9 @@ import builtins
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
@@ -19,8 +19,9 @@ from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import Request, Value, clip
-from zarrasync.stores.wrappers import WrapperStore
+from zarrasync.stores.wrappers import HookedStore
 
+T = TypeVar("T")
 RangeKey: TypeAlias = tuple[str, int, int | None, bool]
 """Key, start, length and suffix of a request."""
 
@@ -163,7 +164,65 @@ class CacheStats:
     nbytes: int
 
 
-class CachingStore(WrapperStore):
+class CacheStore(HookedStore):
+    """The base class of caches in front of another store.
+
+    Args:
+        inner: The store to read from.
+        max_bytes: Maximum size of the cache, in bytes.
+        max_age: Maximum age of entries in seconds; ``None`` for no limit.
+
+    Raises:
+        ValueError: If a limit is negative.
+    """
+
+    def __init__(self, inner: Store, max_bytes: int, max_age: float | None) -> None:
+        super().__init__(inner)
+        if max_bytes < 0 or (max_age is not None and max_age < 0):
+            raise ValueError(f"max_bytes and max_age must be at least 0, found {max_bytes} and {max_age}")
+        self.max_bytes, self.max_age = max_bytes, max_age
+
+    def _reset(self) -> None:
+        """Make what only this process and this store have, such as locks."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        raise NotImplementedError
+
+    async def _invalidate(self, keys: Iterable[str]) -> None:
+        """Remove the entries of keys that change, or have changed."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {**state, "_conditional": self._conditional}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._reset()
+
+    def around(self, inner: Store) -> Self:
+        other = super().around(inner)
+        other._reset()  # noqa: SLF001  # of the same class; a transaction has other values
+        return other
+
+    def on_commit(self) -> None:
+        self.clear()
+
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
+        if operation not in ("put", "erase"):
+            return await call()
+        await self._invalidate(keys)
+        try:
+            return await call()
+        finally:
+            await self._invalidate(keys)
+
+
+class CachingStore(CacheStore):
     """A cache of values, byte ranges and absent keys in front of another store.
 
     Concurrent readers of the same bytes share one request. Changes through this store remove the entries of their keys
@@ -185,10 +244,8 @@ class CachingStore(WrapperStore):
     def __init__(
         self, inner: Store, max_bytes: int = 256 << 20, *, max_age: float | None = None, absent: bool = True
     ) -> None:
-        super().__init__(inner)
-        if max_bytes < 0 or (max_age is not None and max_age < 0):
-            raise ValueError(f"max_bytes and max_age must be at least 0, found {max_bytes} and {max_age}")
-        self.max_bytes, self.max_age, self.absent = max_bytes, max_age, absent
+        super().__init__(inner, max_bytes, max_age)
+        self.absent = absent
         self._reset()
 
     def _reset(self) -> None:
@@ -197,13 +254,6 @@ class CachingStore(WrapperStore):
         self._loop_fetches: dict[Hashable, tuple[_LoopFetch, int]] = {}
         self._thread_fetches: dict[Hashable, _ThreadFetch] = {}
         self._changes = self._hits = self._misses = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._reset()
 
     @property
     def stats(self) -> CacheStats:
@@ -217,22 +267,13 @@ class CachingStore(WrapperStore):
             self._stop_sharing()
             self._entries.clear()
 
-    def around(self, inner: Store) -> Self:
-        other = super().around(inner)
-        other._reset()  # noqa: SLF001  # of the same class; a transaction has other values
-        return other
-
-    def on_commit(self) -> None:
-        self.clear()
-
     def _stop_sharing(self) -> None:
         """Keep requests under way from answering later readers, and their results from becoming entries."""
         self._changes += 1
         self._loop_fetches.clear()
         self._thread_fetches.clear()
 
-    def _invalidate(self, keys: Iterable[str]) -> None:
-        """Remove the entries of keys that have changed."""
+    async def _invalidate(self, keys: Iterable[str]) -> None:
         with self._lock:
             self._stop_sharing()
             for key in keys:
@@ -355,40 +396,13 @@ class CachingStore(WrapperStore):
                     ):
                         del self._loop_fetches[name]
 
-    # -------------------------------------------------------------- changing
-
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        try:
-            return await self.inner.put(key, data, if_version=if_version)
-        finally:
-            self._invalidate([key])
-
-    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        try:
-            await self.inner.put_values(keys, values)
-        finally:
-            self._invalidate(keys)
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        try:
-            await self.inner.erase(key, if_version=if_version)
-        finally:
-            self._invalidate([key])
-
-    async def erase_values(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        try:
-            await self.inner.erase_values(keys)
-        finally:
-            self._invalidate(keys)
-
     async def erase_prefix(self, prefix: str) -> None:
         try:
             await self.inner.erase_prefix(prefix)
         finally:
             with self._lock:
                 keys = self._entries.keys_below(prefix)
-            self._invalidate(keys)
+            await self._invalidate(keys)
 
 
 def must_bypass_cache(store: Store) -> bool:

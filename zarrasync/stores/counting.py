@@ -118,10 +118,6 @@ class CountingStore(HookedStore):
     ) -> builtins.list[Buffer | None]:
         return await self._operate("fetch", keys, partial(self.inner.fetch_values, keys, spaces, limit))
 
-    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        nbytes = sum(memoryview(value).nbytes for value in values)
-        await self._operate("put", keys, partial(self.inner.put_values, keys, values), nbytes)
-
 
 _COUNTED = {"fetch": "fetches", "put": "puts", "erase": "erases", "list": "lists"}
 

@@ -18,13 +18,11 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync.codecs.spec import Buffer
 from zarrasync.model.paths import ancestors
 from zarrasync.stores.base import Store
-from zarrasync.stores.cache import must_bypass_cache
+from zarrasync.stores.cache import CacheStore, must_bypass_cache
 from zarrasync.stores.local_files import read_regular_file
 from zarrasync.stores.values import Request, Value, clip
-from zarrasync.stores.wrappers import WrapperStore
 
 T = TypeVar("T")
 _MAGIC = b"zarrasync-cache-3\n"
@@ -41,7 +39,7 @@ class _CachedResult(NamedTuple):
     value: Value | None
 
 
-class DiskCachingStore(WrapperStore):
+class DiskCachingStore(CacheStore):
     """A cache of values, byte ranges and absent keys in files of a directory.
 
     Processes can share the directory. Entries are written atomically, and contain their key and a checksum; damaged
@@ -73,12 +71,9 @@ class DiskCachingStore(WrapperStore):
         *,
         max_age: float | None = None,
     ) -> None:
-        super().__init__(inner)
-        if max_bytes < 0 or (max_age is not None and max_age < 0):
-            raise ValueError(f"max_bytes and max_age must be at least 0, found {max_bytes} and {max_age}")
+        super().__init__(inner, max_bytes, max_age)
         # In a subdirectory, because the user's directory may contain other files.
         self.directory = Path(os.path.abspath(os.fspath(directory))) / "zarrasync-cache"
-        self.max_bytes, self.max_age = max_bytes, max_age
         self._reset()
 
     def _reset(self) -> None:
@@ -90,21 +85,10 @@ class DiskCachingStore(WrapperStore):
         self._changes = 0
         self.hits = self.misses = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k not in ("hits", "misses")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._reset()
-
     def around(self, inner: Store) -> Self:
         other = super().around(inner)
-        other._reset()  # noqa: SLF001  # of the same class
         other._session = uuid.uuid4().hex  # noqa: SLF001  # a transaction has other values under the same identity
         return other
-
-    def on_commit(self) -> None:
-        self.clear()
 
     def __repr__(self) -> str:
         return f"DiskCachingStore({self.inner!r}, {str(self.directory)!r})"
@@ -284,33 +268,10 @@ class DiskCachingStore(WrapperStore):
     # -------------------------------------------------------------- changing
 
     async def _invalidate(self, keys: Iterable[str]) -> None:
-        """Remove the entries of keys that change."""
         with self._lock:
             self._changes += 1
         folders = [self._folder(key) for key in keys]
         await self._on_disk(lambda: _remove_folders(folders))
-
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        await self._invalidate([key])
-        try:
-            return await self.inner.put(key, data, if_version=if_version)
-        finally:
-            await self._invalidate([key])
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        await self._invalidate([key])
-        try:
-            await self.inner.erase(key, if_version=if_version)
-        finally:
-            await self._invalidate([key])
-
-    async def erase_values(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self._invalidate(keys)
-        try:
-            await self.inner.erase_values(keys)
-        finally:
-            await self._invalidate(keys)
 
     async def erase_prefix(self, prefix: str) -> None:
         # The names of files do not show their keys, so all of them are removed.

@@ -20,8 +20,10 @@ _NOT_FOUND = {
     "anonymous": "pass credentials or set them up",
     "other": "pass credentials or set them up",
 }
-_REFUSALS = {"PermissionError", "PermissionDeniedError", "UnauthenticatedError"}
-"""Errors of fsspec's file systems and of obstore if a service refuses a request. obstore has others for local files."""
+_REFUSAL_STATUSES = {"PermissionDeniedError": 403, "UnauthenticatedError": 401}
+"""Errors of obstore if a service refuses a request, and their HTTP statuses. obstore has others for local files."""
+_REFUSALS = {"PermissionError", *_REFUSAL_STATUSES}
+"""The same with the error of fsspec's file systems."""
 _OTHER_REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
 """Messages of S3 and its clients if a bucket is in another region than the requested one."""
 _NO_BUCKET = re.compile(
@@ -86,3 +88,29 @@ def concerns_key(response: object) -> bool:
 def message_of(error: Exception) -> str:
     """Return the message of an error for people, without the debug output that obstore appends."""
     return redact(str(error).partition("\n\nDebug source:")[0])
+
+
+# ------------------------------------------------------------------ errors of obstore
+
+
+_STATUS = re.compile(r"non-2xx status code: (\d\d\d)")
+_RETRIES = re.compile(r", after (\d+) retries")
+
+
+def response_status(error: BaseException | None) -> int | None:
+    """Return the HTTP status of the response in an error of obstore; ``None`` without a response."""
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else None
+
+
+def refusal_status(error: Exception) -> int:
+    """Return 401 or 403 if the service refused a request; 0 for other errors."""
+    if "credential provider" in str(error):  # credentials are missing, so no request was made
+        return 0
+    return _REFUSAL_STATUSES.get(type(error).__name__, 0)
+
+
+def retry_count(error: Exception) -> int:
+    """Return how often obstore repeated the request of an error."""
+    match = _RETRIES.search(str(error))
+    return int(match[1]) if match else 0

@@ -300,6 +300,10 @@ class HookedStore(WrapperStore):
         call = partial(self.inner.put, key, data, if_version=if_version)
         return await self._operate("put", [key], call, memoryview(data).nbytes)
 
+    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
+        nbytes = sum(memoryview(value).nbytes for value in values)
+        await self._operate("put", keys, partial(self.inner.put_values, keys, values), nbytes)
+
     async def erase(self, key: str, *, if_version: object = None) -> None:
         await self._operate("erase", [key], partial(self.inner.erase, key, if_version=if_version))
 

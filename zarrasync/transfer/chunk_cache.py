@@ -21,9 +21,8 @@ from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.offload import compute, run_in_worker
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.config import Config
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, split_chunks
 from zarrasync.indexing.parse import basic
-from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import ABSENT, Request, Value

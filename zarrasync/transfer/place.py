@@ -17,8 +17,8 @@ import numpy.typing as npt
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import aligned_empty
+from zarrasync.codecs.byte_ranges import ChunkDecoder, Piece
 from zarrasync.codecs.kernel_chain import KernelDecoder
-from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun

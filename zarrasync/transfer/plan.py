@@ -16,9 +16,8 @@ from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
 from zarrasync.config import Config
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, split_points
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, split_chunks, split_points
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Layout, Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.limits import JOB_CHUNKS, PAGES

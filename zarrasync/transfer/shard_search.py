@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
+from zarrasync.codecs.byte_ranges import Locator, Piece, Range, adrive_search, drive_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun

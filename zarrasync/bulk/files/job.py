@@ -28,7 +28,7 @@ from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
-from zarrasync.display.job_progress import JobProgress
+from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import counted, listed
 from zarrasync.errors import (
     CodecError,

@@ -28,12 +28,12 @@ from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.reports import LevelReport, PyramidReport, measured
 from zarrasync.bulk.sources import Source
-from zarrasync.codecs.chunk_properties import fill_word, is_fill
 from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
 from zarrasync.errors import NodeNotFoundError, UnsupportedOperation
 from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.chunk_grids import lazy_product
+from zarrasync.model.fill_values import fill_word, is_fill
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray

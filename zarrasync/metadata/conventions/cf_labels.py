@@ -1,19 +1,249 @@
-"""Coordinates as labels of a dimension: the positions that labels of users select. No IO."""
+"""Coordinates as labels of a dimension: the positions that labels of users select, among them dates. No IO."""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.errors import LabelError
+from zarrasync.errors import CodecError, LabelError
 from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, is_global
-from zarrasync.metadata.conventions.cf_dates import TimeAxis, is_missing_time
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_times import (
+    CALENDAR,
+    Instants,
+    day_number,
+    duration_units,
+    instants,
+    is_same_calendar,
+)
 from zarrasync.metadata.conventions.meaning import CIRCLE, is_longitude
+
+_DAY = 86_400_000_000_000
+"""Nanoseconds of a day."""
+_LABEL = re.compile(
+    r"(?P<year>[+-]\d{4,6}|\d{4})(?:[-/]?(?P<month>\d{2})(?:[-/]?(?P<day>\d{2})(?:[T ](?P<hour>\d{2})(?::?(?P<minute>\d{2})"
+    r"(?::?(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?)?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?)?"
+)
+_ONE_DIGIT = re.compile(r"(?<=\d[-/])\d(?=[-/T ]|$)")
+"""Months and days below 10 without a zero before them."""
+_STEPS = (_DAY, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1)
+"""Nanoseconds of days, hours, minutes, seconds, and their fractions: the resolutions of axes and of dates."""
+_YEAR, _MONTH = -2, -1
+"""Resolutions of dates that are coarser than days. Finer ones are positions in ``_STEPS``."""
+_FINE_DAYS = 106_750
+"""Days around 1970 that 64-bit nanoseconds can represent."""
+_DURATION = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+_PYTHON_DAYS = range(-700_000, 2_900_000)
+"""Days from 1970 on that Python's dates can represent."""
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, eq=False)
+class TimeAxis:
+    """Times or durations in a calendar, as integers that can be compared with dates.
+
+    Attributes:
+        values: Multiples of ``tick`` since 1970-01-01 in the calendar, or durations.
+        missing: Which are missing.
+        calendar: The calendar; empty for durations.
+        tick: The unit in nanoseconds: 1, or 1000 for times that are centuries away.
+        name: The name of the coordinate, for messages.
+    """
+
+    values: npt.NDArray[np.int64]
+    missing: npt.NDArray[np.bool_]
+    calendar: str
+    tick: int
+    name: str
+
+    @classmethod
+    def of(cls, encoding: CFEncoding, stored: npt.NDArray[Any], name: str) -> TimeAxis:
+        """Return the times that stored numbers stand for.
+
+        Raises:
+            CodecError: If the units are invalid, or need cftime, which is not installed.
+        """
+        missing = encoding.is_missing(stored)
+        if encoding.times is None:  # times of NumPy
+            calendar = "proleptic_gregorian" if stored.dtype.kind == "M" else ""
+            days, rest = _native(stored[~missing])
+        else:
+            calendar = encoding.times.calendar
+            days, rest = instants(encoding.unpack(stored)[~missing], encoding.times)
+        tick = 1 if not days.size or int(np.abs(days).max()) < _FINE_DAYS else 1000
+        values = np.full(stored.shape, np.iinfo(np.int64).min)
+        values[~missing] = days * (_DAY // tick) + rest // tick
+        return cls(values, missing, calendar, tick, name)
+
+    @cached_property
+    def _resolution(self) -> int:
+        """The coarsest resolution, from days on, that represents all times."""
+        present = self.values[~self.missing]
+        coarse = (place for place, step in enumerate(_STEPS) if not (present % max(step // self.tick, 1)).any())
+        return next(coarse, len(_STEPS) - 1)
+
+    def show(self, value: Any) -> str:
+        """Return a time for messages."""
+        if value != value or isinstance(value, str):  # noqa: PLR0124  # NaN
+            return str(value)
+        if not self.calendar:
+            return str(np.timedelta64(int(value) * self.tick, "ns").astype("m8[s]"))
+        text = str(np.datetime64(int(value) * self.tick // 1_000_000_000, "s")).removesuffix("T00:00:00")
+        return (
+            text
+            if is_same_calendar(self.calendar, "proleptic_gregorian")
+            else f"{text} (days since 1970 in {self.calendar})"
+        )
+
+    # -------------------------------------------------------------- labels
+
+    def interval(self, label: Any) -> tuple[int, int]:
+        """Return the first and the last time that a label stands for, such as all of a year for ``"1990"``.
+
+        Raises:
+            LabelError: If it is not a time, or belongs to another calendar.
+        """
+        first, last, _ = self._parse(label)
+        return -(-first // self.tick), last // self.tick
+
+    def key(self, label: Any) -> int:
+        """Return the time of a label, the first one of a partial date.
+
+        Raises:
+            LabelError: As for ``interval``.
+        """
+        return self._parse(label)[0] // self.tick
+
+    def keys(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the time of each label."""
+        return np.array([self.key(label) for label in labels], np.int64)
+
+    def is_partial(self, label: Any) -> bool:
+        """Return whether a label is a string that is coarser than the axis, and so stands for all times in a period."""
+        return isinstance(label, str) and bool(self.calendar) and self._parse(label)[2] < self._resolution
+
+    def tolerance(self, value: Any) -> int:
+        """Return the length of a duration: of NumPy or Python, or a string such as ``"6 hours"``.
+
+        Raises:
+            LabelError: If it is not a duration.
+        """
+        return self._duration(value) // self.tick
+
+    def _duration(self, value: Any) -> int:
+        if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+            units = duration_units({"units": match[2]})
+            if units is not None:
+                days, rest = instants(np.array([float(match[1])]), units)
+                return int(days[0]) * _DAY + int(rest[0])
+        if isinstance(value, dt.timedelta):
+            return int(value // dt.timedelta(microseconds=1)) * 1000 + int(getattr(value, "nanoseconds", 0))  # pandas
+        if isinstance(value, np.timedelta64) and not np.isnat(value):
+            days, rest = _native(np.array([value]))
+            return int(days[0]) * _DAY + int(rest[0])
+        raise self._error(value, "a duration such as np.timedelta64(6, 'h') or '6 hours'")
+
+    def _parse(self, label: Any) -> tuple[int, int, int]:
+        """Return the first and the last nanosecond of a label, and its resolution."""
+        if not self.calendar:
+            moment = self._duration(label)
+            return moment, moment, len(_STEPS) - 1
+        try:
+            if isinstance(label, str):
+                return self._parse_text(label)
+            moment = self._moment(label)
+        except CodecError as error:
+            raise LabelError(
+                f"{label!r} is not a time of the coordinate {self.name!r}: {error}", name=self.name
+            ) from None
+        return moment, moment, len(_STEPS) - 1
+
+    def _moment(self, label: Any) -> int:
+        """Return the nanosecond of a date of NumPy, Python, pandas or cftime."""
+        if isinstance(label, np.datetime64) and not np.isnat(label):
+            return self._native_moment(label)
+        date: Any = label
+        if getattr(date, "tzinfo", None) is not None:
+            date = date.astimezone(dt.UTC)
+        calendar = getattr(date, CALENDAR, None)
+        if calendar and not is_same_calendar(calendar, self.calendar):
+            raise CodecError(f"it has the calendar {calendar!r}, the coordinate has {self.calendar!r}")
+        if not all(hasattr(date, part) for part in ("year", "month", "day")) or date != date:  # noqa: PLR0124  # NaT
+            raise self._error(label, "a date such as '1990-05-01' or np.datetime64('1990-05-01')")
+        moment = self._day(date.year, date.month, date.day)
+        parts = zip(("hour", "minute", "second", "microsecond", "nanosecond"), (*_STEPS[1:4], 1000, 1), strict=True)
+        return moment + sum(int(getattr(date, part, 0)) * step for part, step in parts)
+
+    def _native_moment(self, label: np.datetime64) -> int:
+        days, rest = (int(numbers[0]) for numbers in _native(np.array([label])))
+        if self.calendar == "proleptic_gregorian":
+            return days * _DAY + rest
+        if days not in _PYTHON_DAYS:
+            raise CodecError(f"it is out of the range of dates in the calendar {self.calendar}")
+        date = dt.date.fromordinal(days + _EPOCH)
+        return self._day(date.year, date.month, date.day) + rest
+
+    def _parse_text(self, text: str) -> tuple[int, int, int]:
+        match = _LABEL.fullmatch(_ONE_DIGIT.sub(r"0\g<0>", text.strip()))
+        if match is None:
+            raise self._error(text, "a date such as '1990', '1990-05' or '1990-05-01T12:00'")
+        year, month, day = int(match["year"]), match["month"], match["day"]
+        if month is None:
+            return self._day(year, 1, 1), self._day(year + 1, 1, 1) - 1, _YEAR
+        number = int(month)
+        if day is None:
+            following = (year + 1, 1) if number == 12 else (year, number + 1)
+            return self._day(year, number, 1), self._day(*following, 1) - 1, _MONTH
+        first, resolution = self._day(year, number, int(day)), 0
+        for place, (part, most) in enumerate((("hour", 23), ("minute", 59), ("second", 59)), 1):
+            if match[part] is not None:
+                if int(match[part]) > most:
+                    raise self._error(text, f"at most {most} {part}s")
+                first, resolution = first + int(match[part]) * _STEPS[place], place
+        if match["fraction"]:
+            resolution = 3 + -(-len(match["fraction"]) // 3)
+            first += int(match["fraction"].ljust(9, "0"))
+        zone = match["zone"]
+        if zone and zone != "Z":
+            minutes = 60 * int(zone[1:3]) + int(zone[-2:])
+            first -= (minutes if zone[0] == "+" else -minutes) * _STEPS[2]
+        return first, first + _STEPS[resolution] - 1, resolution
+
+    def _day(self, year: int, month: int, day: int) -> int:
+        return day_number(self.calendar, year, month, day) * _DAY
+
+    def _error(self, label: Any, expected: str) -> LabelError:
+        return LabelError(
+            f"the coordinate {self.name!r} contains {self._kind}: expected {expected}, found {label!r}", name=self.name
+        )
+
+    @property
+    def _kind(self) -> str:
+        return f"times in the calendar {self.calendar}" if self.calendar else "durations"
+
+
+def is_missing_time(label: Any) -> bool:
+    """Return whether a label is NaT, of NumPy or pandas, or NaN."""
+    return not isinstance(label, str) and bool(label != label)  # noqa: PLR0124
+
+
+def _native(times: npt.NDArray[Any]) -> Instants:
+    """Return times or durations of NumPy as days and nanoseconds of the day."""
+    kind = times.dtype.kind
+    days = times.astype(f"{kind}8[D]")
+    rest = (times - days).astype("m8[ns]").astype("i8")
+    more, within = np.divmod(rest, _DAY)
+    return days.astype("i8") + more, within
+
+
+# ------------------------------------------------------------------ coordinates
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from zarrasync.metadata.conventions.cf_attributes import parents_of_bounds
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
 from zarrasync.metadata.conventions.meaning import Axis, Meaning, Violation, merge
-from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS
+from zarrasync.metadata.conventions.xarray_properties import names_of_axes
 from zarrasync.metadata.format import Format
 from zarrasync.metadata.node_metadata import ArrayMetadata, NodeMetadata
 
@@ -74,13 +74,8 @@ def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
 
     In formats without dimension names, xarray's attribute ``_ARRAY_DIMENSIONS`` contains them.
     """
-    if metadata.dimension_names is not None:
-        return list(metadata.dimension_names)
-    names = metadata.attributes.get(DIMENSIONS)
-    is_valid = (
-        isinstance(names, list | tuple) and len(names) == metadata.ndim and all(isinstance(n, str) for n in names)
-    )
-    return [str(name) for name in names or ()] if is_valid else None
+    names = names_of_axes(metadata.dimension_names, metadata.attributes, metadata.ndim)
+    return None if names is None else list(names)
 
 
 def axes_of(metadata: ArrayMetadata, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:

@@ -7,7 +7,7 @@ numbers encoded as base64 strings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,15 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 UNNAMED = "__xarray_dataarray_variable__"
 """The name under which xarray stores an array that has no name, in all formats."""
+
+
+def names_of_axes(
+    dimension_names: tuple[str | None, ...] | None, attributes: Mapping[str, Any], ndim: int
+) -> tuple[str | None, ...] | None:
+    """Return the names of an array's axes from its metadata, or from the attribute if that names all axes."""
+    names = attributes.get(DIMENSIONS)
+    is_valid = isinstance(names, list | tuple) and len(names) == ndim and all(isinstance(name, str) for name in names)
+    return tuple(names or ()) if dimension_names is None and is_valid else dimension_names
 
 
 class XarrayProperties(NamedTuple):
@@ -43,11 +52,7 @@ class XarrayProperties(NamedTuple):
 
     def names_of_axes(self, ndim: int) -> tuple[str | None, ...] | None:
         """Return the dimension names, from the metadata or from the attribute."""
-        names = self.attributes.get(DIMENSIONS)
-        is_list = isinstance(names, Sequence) and not isinstance(names, str) and len(names) == ndim
-        if self.dimension_names is None and is_list and all(isinstance(name, str) for name in names or ()):
-            return tuple(names or ())
-        return self.dimension_names
+        return names_of_axes(self.dimension_names, self.attributes, ndim)
 
     @property
     def missing_value(self) -> Any:

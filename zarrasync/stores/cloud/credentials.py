@@ -20,25 +20,41 @@ _LIFETIME = timedelta(minutes=6)
 expired ones."""
 
 
-class RefreshingKeys:
+class _Refreshing:
+    """Credentials that another package fetches and refreshes. Objects with equal arguments are equal.
+
+    Args:
+        *arguments: The arguments of the class.
+        identity: A value that is equal for equal arguments.
+        lasting: Whether the identity means the same user in other processes.
+    """
+
+    def __init__(self, *arguments: Any, identity: Hashable, lasting: bool) -> None:
+        self._arguments, self.identity, self.lasting = arguments, identity, lasting
+        self._lock = thread_lock()
+        self._credentials: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Refreshing) and type(other) is type(self) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
+
+
+class RefreshingKeys(_Refreshing):
     """Keys that botocore fetches for a profile: for a role, by single sign-on, from a program. Callable by obstore.
 
     Args:
         profile: The profile's name.
         settings: The profile's settings in the files. Keys of profiles with other settings are not equal.
-
-    Attributes:
-        identity: A value that is equal for equal profiles.
-        lasting: Whether the identity means the same user in other processes.
     """
 
-    lasting = True
-
     def __init__(self, profile: str, settings: tuple[tuple[str, str], ...]) -> None:
-        self.profile, self.settings = profile, settings
-        self.identity = (profile, settings)
-        self._lock = thread_lock()
-        self._credentials: Any = None
+        super().__init__(profile, settings, identity=(profile, settings), lasting=True)
+        self.profile = profile
 
     def __call__(self) -> dict[str, Any]:
         """Return the current keys.
@@ -60,15 +76,6 @@ class RefreshingKeys:
             "token": keys.token,
             "expires_at": datetime.fromtimestamp(clock.wall_time(), UTC) + _LIFETIME,
         }
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RefreshingKeys) and other.identity == self.identity
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RefreshingKeys, (self.profile, self.settings)
 
 
 class Profile(NamedTuple):
@@ -132,27 +139,21 @@ def _session(profile: str) -> Any:
     return Session(profile=profile)
 
 
-class RefreshingToken:
+class RefreshingToken(_Refreshing):
     """A token that gcsfs obtains and refreshes. Callable by obstore.
 
-    Two objects with the same arguments are equal, unless a file that they name has changed in between.
+    The identity depends on the time of a file that the arguments name.
 
     Args:
         token: gcsfs's option ``token``: a file, a dictionary, credentials of google-auth, or a method to obtain them.
         access: gcsfs's option ``access``.
         project: The project, which Google's default credentials must belong to.
-
-    Attributes:
-        identity: A value that is equal for equal arguments.
-        lasting: Whether the identity means the same user in other processes.
     """
 
     def __init__(self, token: Any, access: str = "full_control", project: str | None = None) -> None:
-        self.token, self.access, self.project = token, access, project
-        self.identity = (token_identity(token), access, project)
-        self.lasting = token is None or isinstance(token, str | dict)
-        self._lock = thread_lock()
-        self._credentials: Any = None
+        lasting = token is None or isinstance(token, str | dict)
+        identity = (token_identity(token), access, project)
+        super().__init__(token, access, project, identity=identity, lasting=lasting)
 
     def __call__(self) -> dict[str, Any]:
         """Return the current token.
@@ -163,19 +164,10 @@ class RefreshingToken:
         """
         with self._lock:
             if self._credentials is None:
-                self._credentials = _obtain(self.token, self.access, self.project)
+                self._credentials = _obtain(*self._arguments)
             self._credentials.maybe_refresh()
             expiry = datetime.fromtimestamp(clock.wall_time(), UTC) + _LIFETIME
             return {"token": self._credentials.credentials.token, "expires_at": expiry}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RefreshingToken) and other.identity == self.identity
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RefreshingToken, (self.token, self.access, self.project)
 
 
 def token_identity(token: Any) -> Hashable:

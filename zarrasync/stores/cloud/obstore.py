@@ -25,27 +25,30 @@ from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import (
     UnretriedTwin,
+    bucket_of,
     find_region,
     in_region,
     is_usable,
+    is_viewer_lasting,
+    kind_of,
     known_region,
     may_be_in_another_region,
     open_bucket,
     region_in,
     region_of,
+    service_of,
+    viewer_of,
 )
-from zarrasync.stores.cloud.identity import bucket_of, is_viewer_lasting, kind_of, service_of, viewer_of
-from zarrasync.stores.cloud.obstore_reads import (
-    look_up,
-    read,
+from zarrasync.stores.cloud.objects import PresignedRequests, is_anonymous, look_up, read, url_access, version_field
+from zarrasync.stores.cloud.storage_options import to_obstore
+from zarrasync.stores.errors import (
+    concerns_key,
+    is_missing_bucket,
     refusal_status,
     response_status,
     retry_count,
-    version_field,
+    store_error,
 )
-from zarrasync.stores.cloud.presigned import PresignedRequests, is_anonymous, url_access
-from zarrasync.stores.cloud.storage_options import to_obstore
-from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.http.responses import NOT_IMPLEMENTED, OVERLOAD, TRANSIENT_FOR_WRITES, UnsupportedResponse
 from zarrasync.stores.remote import (
     REFUSALS,

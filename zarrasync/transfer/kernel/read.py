@@ -8,9 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
-from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun, runs_at, runs_of_groups
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import runs_at, runs_of_groups
 from zarrasync.transfer.kernel.plan import (
     KernelPart,
     kernel_part,

@@ -19,9 +19,8 @@ from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, ValueStru
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.axis_cuts import numbers_of, touched
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, runs_at
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import runs_at
 from zarrasync.stores.local_files import temporary_path
 from zarrasync.stores.local_locks import Place, held_places, lock_file
 from zarrasync.transfer.chunks import Chunks

@@ -36,8 +36,7 @@ from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
-from zarrasync.display.job_progress import JobProgress
-from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
+from zarrasync.display.progress import IngestReport, JobProgress, ProgressLike, ignore_progress, report_progress
 from zarrasync.display.text import counted
 from zarrasync.errors import WriteConflictError
 from zarrasync.indexing.axis_cuts import count_touched

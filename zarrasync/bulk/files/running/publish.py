@@ -29,11 +29,11 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.base import MetadataCell
 from zarrasync.nodes.consolidated import GroupCopies, replace_copies
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import FoundNode, find_all
-from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT

@@ -1,4 +1,4 @@
-"""The command pyramid, which computes coarser levels of an array."""
+"""Commands that write copies: convert, copy, and pyramid, which computes coarser levels of an array."""
 
 from __future__ import annotations
 
@@ -8,13 +8,81 @@ from typing import Any
 
 from zarrasync import Layout, PyramidAxes, sync
 from zarrasync.bulk.pyramid.downsample import METHODS
-from zarrasync.cli.arguments import Commands, add_executor, add_shapes, count, destination, executor_of, levels, options
+from zarrasync.cli.arguments import (
+    FORMATS,
+    Commands,
+    add_destination,
+    add_executor,
+    add_layout,
+    add_monitoring,
+    add_several,
+    add_shapes,
+    count,
+    destination,
+    executor_of,
+    levels,
+    monitored,
+    options,
+)
 from zarrasync.cli.console import Console
-from zarrasync.cli.monitoring import add_monitoring, monitored
 
 
 def add(command: Commands) -> None:
-    """Add the command."""
+    """Add the commands."""
+    convert = command(
+        "convert",
+        "copy an array, or a group with all nodes below it, into another format or layout",
+        _copy,
+        examples=["convert old.zarr new.zarr --zarr-format 3 --shards 1024,1024 --verify"],
+    )
+    add_destination(convert)
+    add_layout(convert, "keep", "as in the source")
+    copy = command(
+        "copy",
+        "copy an array, or a group with all nodes below it, unchanged",
+        _copy,
+        examples=["copy s3://bucket/a.zarr a.zarr -o anon=true --resume"],
+    )
+    add_destination(copy)
+    copy.set_defaults(zarr_format=None, chunks="keep", shards="keep", compressor="keep")
+    for parser in (convert, copy):
+        add_monitoring(parser)
+        parser.add_argument("--resume", action="store_true", help="resume an interrupted copy")
+        parser.add_argument(
+            "--all", action="store_true", help="also copy files that are not part of the Zarr hierarchy"
+        )
+        add_executor(parser, "copy")
+    _add_pyramid(command)
+
+
+def _copy(args: argparse.Namespace, console: Console) -> int:
+    with monitored(args) as watch, destination(args) as dest, executor_of(args) as executor:
+        source_options = options(args.option)
+        watch.report = sync.copy(
+            sync.open(args.url, path=args.path, storage_options=source_options) if args.path else args.url,
+            dest,
+            dest_path=args.dest_path,
+            zarr_format=FORMATS[args.zarr_format] if args.zarr_format else None,
+            chunks=args.chunks,
+            shards=args.shards,
+            compressors=args.compressor,
+            overwrite=args.overwrite,
+            resume=args.resume,
+            verify=args.verify,
+            all_files=args.all,
+            executor=executor,
+            progress=watch.progress,
+            source_options=None if args.path else source_options,
+            dest_options=options(args.dest_option),
+        )
+    console.report(watch.report)
+    return 0
+
+
+# ------------------------------------------------------------------ pyramid
+
+
+def _add_pyramid(command: Commands) -> None:
     pyramid = command(
         "pyramid",
         "compute coarser levels of an array, in OME-Zarr or zarr-conventions; resumes after interruption",
@@ -28,7 +96,7 @@ def add(command: Commands) -> None:
         "dest", nargs="?", help="a path or URL to copy the array to (default: add levels to its group)"
     )
     pyramid.add_argument("--dest-path", default="", help="the path of the new group in the destination")
-    pyramid.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
+    add_several(pyramid, "--dest-option", "NAME=VALUE", "its storage options")
     pyramid.add_argument(
         "--levels", type=_levels, default="auto", help="the number of levels, with the finest one (default: auto)"
     )

@@ -1,7 +1,7 @@
-"""Access to single objects of S3, Azure and Google through presigned URLs and the lean HTTP client.
+"""Requests for single objects of S3, Azure and Google: by presigned URLs and the lean HTTP client, or by obstore.
 
 obstore passes each response to the event loop from one of its threads, which takes as much CPU time as the rest of a
-request. It still handles proxies, settings that change requests, and rejected requests.
+request. It is used with proxies, with settings that change requests, and after rejected requests.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -18,11 +18,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
-from zarrasync.stores.cloud.buckets import region_of
+from zarrasync.stores.cloud.buckets import kind_of, region_of
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.responses import Response, UnsupportedResponse, parse_value, raise_if_transient, range_header
 from zarrasync.stores.http.session import Client, supports
-from zarrasync.stores.remote import TransientError, connection_failure
+from zarrasync.stores.remote import WRITE_MARK, CurrentValue, TransientError, connection_failure
 from zarrasync.stores.values import Request, Value
 
 _ERROR_BYTES = 2000
@@ -368,3 +368,77 @@ def _unsigned(store: Any, default_endpoint: str, query: str = "") -> Sign:
         return [f"{endpoint}/{bucket}/{quote(prefix + path)}{query}" for path in paths]
 
     return sign
+
+
+# ---------------------------------------------------------------------- requests by obstore
+
+
+def version_field(store: Any) -> str:
+    """Return the name that obstore gives the version which the service compares; Google compares generation numbers."""
+    return "version" if kind_of(store) == "GCSStore" else "e_tag"
+
+
+async def read(store: Any, path: str, request: Request, versions: bool) -> Value:
+    """Return an object or a byte range of it.
+
+    Args:
+        store: An obstore store.
+        path: The path of the object in it.
+        request: The byte range.
+        versions: Whether version and size must be returned.
+
+    Raises:
+        FileNotFoundError: If the object does not exist.
+        Exception: One of obstore's, if it cannot be read.
+    """
+    import obstore
+
+    if request.suffix and kind_of(store) == "AzureStore":  # without byte ranges from the end
+        meta = await obstore.head_async(store, path)
+        count = min(request.length or 0, meta["size"])
+        request = request._replace(start=meta["size"] - count, length=count, suffix=False)
+    start, length = request.start, request.length
+    try:
+        if not request.suffix and length is not None and length > 0 and not versions:
+            return Value(memoryview(await obstore.get_range_async(store, path, start=start, length=length)))
+        options: Any = {}
+        if request.suffix:
+            options["range"] = {"suffix": max(length or 0, 1)}
+        elif length is not None:
+            options["range"] = (start, start + max(length, 1))
+        elif start:
+            options["range"] = {"offset": start}
+        response = await obstore.get_async(store, path, options=options)
+        if not options:
+            request.check_size(response.meta["size"])
+        data = memoryview(await response.bytes_async())
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        return await _past_end(store, path, request, error)
+    meta = response.meta
+    if length is not None:
+        data = data[len(data) - min(length, len(data)) :] if request.suffix else data[:length]
+    return Value(data, meta.get(version_field(store)), meta["size"])
+
+
+async def _past_end(store: Any, path: str, request: Request, error: Exception) -> Value:
+    """Return no bytes if a byte range is past the end, which obstore does not distinguish from other failures."""
+    import obstore
+
+    if not request.suffix and not request.start and request.length is None:
+        raise error
+    meta = await obstore.head_async(store, path)
+    size = meta["size"]
+    if request.start >= size or size == 0:
+        return Value(b"", meta.get(version_field(store)), size)
+    raise error
+
+
+async def look_up(store: Any, path: str) -> CurrentValue:
+    """Return the version of an object, and the mark of the write that stored it."""
+    import obstore
+
+    response = await obstore.get_async(store, path, options={"range": (0, 1)})
+    attributes: Mapping[str, Any] = response.attributes
+    return CurrentValue(response.meta.get(version_field(store)), attributes.get(WRITE_MARK))

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 
 import numpy as np
 import numpy.typing as npt
-from serving_values import COLUMNS, DAYS, ROWS, truth
+from serving_values import COLUMNS, DAYS, ROWS, message, truth
 
 SETTINGS = {"maps": "map tiles in Web Mercator, no two alike"}
 SIZE = 256
@@ -52,8 +52,8 @@ PATHS: dict[str, dict[str, Callable[[Tile], str]]] = {
 """The path of a request, by setting and engine."""
 
 
-def request(engine: str, setting: str, choose: random.Random) -> tuple[str, Tile]:
-    """Return the path of a request for a random tile, and the tile."""
+def request(engine: str, setting: str, choose: random.Random) -> tuple[bytes, Tile]:
+    """Return a request for a random tile, and the tile."""
     zoom = choose.choice((1, 2, 2, 3, 3, 3))
     tile = (
         zoom,
@@ -62,7 +62,7 @@ def request(engine: str, setting: str, choose: random.Random) -> tuple[str, Tile
         choose.randrange(DAYS),
         round(310 + choose.random(), 6),
     )
-    return PATHS[setting][engine](tile), tile
+    return message(PATHS[setting][engine](tile)), tile
 
 
 def expected(tile: Tile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -86,7 +86,8 @@ def verify(engine: str, url: str, setting: str) -> None:
 
     values, choose = truth(), random.Random(7)
     for _ in range(4):
-        path, tile = request(engine, setting, choose)
+        sent, tile = request(engine, setting, choose)
+        path = sent.split()[1].decode()
         with urllib.request.urlopen(url + path) as response:
             found = np.asarray(Image.open(io.BytesIO(response.read())).convert("L"), np.float64)
         close = np.abs(found - expected(tile, values)) <= 8

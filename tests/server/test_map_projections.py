@@ -18,6 +18,8 @@ from tests.server.test_map_statistics import expected, post, shares
 from tests.server.test_maps import MERCATOR_EDGE, numbers
 from tests.support.server_client import serving
 from zarrasync import sync
+from zarrasync.server.limits import BadQuery
+from zarrasync.server.projections import parse_crs
 
 pytestmark = pytest.mark.servers
 STEP = 5000.0
@@ -301,6 +303,13 @@ async def test_without_pyproj_and_with_unknown_systems(monkeypatch):
         async with serving(projected(attributes, scale, unit)) as client:
             told = await client.json("/info?variable=v", 501 if unit == "rad" else 400)
             assert message in told["message"]
+    with monkeypatch.context() as patch:  # PROJ takes milliseconds for each unknown code
+        patch.setattr(pyproj.CRS, "from_user_input", None)
+        for code in ("epsg:99998", "nobody:1"):
+            with pytest.raises(BadQuery, match=f"{code} is unknown"):
+                parse_crs(code, "crs")
+    assert parse_crs("epsg:2008", "crs") == "EPSG:2008"  # which is deprecated
+    assert parse_crs("esri:102035", "crs") == "ESRI:102035"
     monkeypatch.setitem(sys.modules, "pyproj", None)
     own = {"crs_wkt": pyproj.CRS(25833).to_wkt()}
     async with serving(projected(own)) as client:

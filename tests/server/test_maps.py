@@ -243,6 +243,17 @@ async def test_arrays_in_web_mercator_and_arrays_without_a_place():
         assert "'y' and 'x' need latitudes and longitudes" in told["message"]
 
 
+async def test_pictures_of_one_column():
+    root = sync.create_group(store := {})
+    root.create_array("v", data=np.arange(3.0)[:, None], dimension_names=("lat", "lon"))
+    root.create_array("lat", data=np.arange(3.0), dimension_names=["lat"], attributes={"units": "degrees_north"})
+    root.create_array("lon", data=np.array([7.0]), dimension_names=["lon"], attributes={"units": "degrees_east"})
+    async with serving(store) as client:
+        told = await client.json("/preview.png?variable=v", 400)
+        assert "one row or one column has no extent on a map" in told["message"]
+        assert (await client.json("/point/7,1?variable=v"))["values"] == [1.0]
+
+
 async def test_points_statistics_and_missing_values():
     store, data = world(2.0)
     async with serving(store) as client:

@@ -19,7 +19,9 @@ MERCATOR = "EPSG:3857"
 RADIUS = 6378137.0
 """The radius of the sphere in the projection of maps on the web."""
 
-_METRES_PER_DEGREE = np.pi * RADIUS / 180
+METRES_PER_DEGREE = np.pi * RADIUS / 180
+"""Metres along the equator of that sphere."""
+
 _BUILT_IN = {"EPSG:4326": CRS84, CRS84: CRS84, MERCATOR: MERCATOR, "EPSG:900913": MERCATOR}
 _CODE = re.compile(r"[A-Za-z]{2,20}:[A-Za-z0-9_.]{1,20}")
 _FILES = re.compile(r"\binit=|grids=(?!@null)|PARAMETERFILE", re.IGNORECASE)
@@ -46,14 +48,29 @@ def parse_crs(text: str, name: str) -> str:
     """
     if not _CODE.fullmatch(text):
         raise BadQuery(f"{name} must be the code of a reference system, such as epsg:32632; found {text[:40]!r}")
+    authority, _, code = text.upper().partition(":")
     try:
-        return crs_name(text)
+        # PROJ takes milliseconds to find that a code is unknown.
+        if text.upper() in _BUILT_IN or code in _codes(authority):
+            return crs_name(text)
     except Unsupported as error:
         raise Unsupported(f"{name} is {text}; {error}") from None
     except ValueError:
-        raise BadQuery(
-            f"{name} must be the code of a reference system, such as epsg:32632; {text} is unknown"
-        ) from None
+        pass
+    raise BadQuery(f"{name} must be the code of a reference system, such as epsg:32632; {text} is unknown")
+
+
+@lru_cache(maxsize=64)
+def _codes(authority: str) -> frozenset[str]:
+    """Return the codes of an authority's reference systems.
+
+    Raises:
+        Unsupported: If pyproj is not installed.
+    """
+    _pyproj()
+    from pyproj.database import get_codes
+
+    return frozenset(code.upper() for code in get_codes(authority, "CRS", allow_deprecated=True))
 
 
 @lru_cache(maxsize=256)
@@ -139,7 +156,7 @@ def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str)
     if source == target:
         return values
     if axis == "x":
-        return values / _METRES_PER_DEGREE if target == CRS84 else values * _METRES_PER_DEGREE
+        return values / METRES_PER_DEGREE if target == CRS84 else values * METRES_PER_DEGREE
     if target == CRS84:
         return np.degrees(np.arctan(np.sinh(values / RADIUS)))
     with np.errstate(divide="ignore"):

@@ -315,16 +315,26 @@ def _map_request(request: Request) -> MapRequest:
     """
     query = request.query
     low, high = _range(query.get("rescale", ""))
-    nodata = number_of(query["nodata"], "nodata", is_finite=False) if query.get("nodata") else None
     labels = dict(_label(value) for name, value in request.items if name == "sel")
     resampling: Any = query.get("resampling", "")
-    # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
-    nodata = None if nodata is not None and math.isnan(nodata) else nodata
     colormap = query.get("colormap_name", "")[:64]
     ends, table = (query.get("below", ""), query.get("above", "")), query.get("colormap", "")
     if table and colormap:
         raise BadQuery("colormap and colormap_name exclude each other")
+    nodata = _nodata(query.get("nodata", ""))
     return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling, table)
+
+
+def _nodata(text: str) -> float | None:
+    """Return a value that is missing: an exact integer if it is one, as those beyond 2**53 are not floats."""
+    if not text:
+        return None
+    value = number_of(text, "nodata", is_finite=False)
+    try:
+        return value if math.isinf(value) else int(text)
+    except ValueError:
+        # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
+        return None if math.isnan(value) else value
 
 
 def _label(text: str) -> tuple[str, Query]:

@@ -314,7 +314,13 @@ def _with_nodata(presentation: Presentation, nodata: float | None, stored: npt.N
     values = presentation.numbers(stored)
     if values.dtype.kind not in "biuf":
         raise SelectionError(f"a map needs real numbers, found {values.dtype}", shape=values.shape)
-    return values if nodata is None else np.ma.masked_equal(values, nodata)
+    if nodata is None:
+        return values
+    numbers = np.ma.getdata(values)
+    if numbers.dtype.kind == "f":
+        return np.ma.masked_where(numbers == float(nodata), values, copy=False)
+    is_whole = math.isfinite(nodata) and nodata == int(nodata)  # integers are compared exactly
+    return np.ma.masked_where(numbers == int(nodata), values, copy=False) if is_whole else values
 
 
 def _weighted(

@@ -261,6 +261,14 @@ async def test_values_that_are_missing_are_compared_exactly(dtype):
             assert (status, headers["Content-Type"]) == (200, "image/png")
 
 
+async def test_labels_of_times_that_are_no_dates():
+    store, _ = world(2.0)
+    sync.open_array(store, path="time", mode="r+")[...] = [0, 1, 1 << 60]
+    async with serving(store) as client:
+        told = await client.json("/point/8.5,47.2?variable=v&sel=time=2024-02-29", 501)
+        assert "/v have no labels: numbers in 'days since 2024-02-28' are not times" in told["message"]
+
+
 async def test_pictures_of_one_column():
     root = sync.create_group(store := {})
     root.create_array("v", data=np.arange(3.0)[:, None], dimension_names=("lat", "lon"))

@@ -19,7 +19,8 @@ from tests.server.test_maps import MERCATOR_EDGE, numbers
 from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.projections import parse_crs
+from zarrasync.server.map_grid import PixelGrid
+from zarrasync.server.projections import parse_crs, transformed, transformed_grid
 
 pytestmark = pytest.mark.servers
 STEP = 5000.0
@@ -283,6 +284,20 @@ async def test_definitions_that_name_local_files(tmp_path):
     async with serving(projected({"crs_wkt": pyproj.CRS(32632).to_wkt()})) as client:
         body = await client.json("/bbox/0,0,1,1.png?variable=v&dst_crs=IAU_2015:30100", 400)
         assert "IAU" in body["message"]
+
+
+@pytest.mark.parametrize("crs", ["EPSG:32632", "EPSG:2056", "EPSG:3995", "OGC:CRS84", "EPSG:3031"])
+@pytest.mark.parametrize("tile", [(0, 0, 0), (1, 0, 1), (4, 8, 5), (9, 267, 178), (9, 511, 3)])
+def test_points_of_grids_are_those_of_single_points(crs, tile):
+    """Also of grids with places without coordinates, or on both sides of the antimeridian."""
+    grid = PixelGrid("EPSG:3035", tile_bounds(*tile), 256, 200)
+    if crs != "OGC:CRS84":
+        grid = PixelGrid("EPSG:3857", grid.bounds, 256, 200)
+    x, y = grid.columns(), grid.rows()
+    exact = transformed(*np.meshgrid(x, y), grid.crs, crs)
+    found = transformed_grid(x, y, grid.crs, crs, (1e-4, 1e-4))
+    for item, truth in zip(found, exact, strict=True):
+        np.testing.assert_allclose(item, truth, rtol=0, atol=1e-4)
 
 
 async def test_without_pyproj_and_with_unknown_systems(monkeypatch):

@@ -200,10 +200,10 @@ def transformed_grid(
     """
     if min(len(x), len(y)) > 4 * _NODES:
         nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)  # Chebyshev's, between which errors are small
-        at, weights = zip(*(_polynomial(axis, nodes) for axis in (x, y)), strict=True)
-        exact = transformed(*np.meshgrid(at[0], at[1]), source, target)
+        (node_x, weights_x), (node_y, weights_y) = _polynomial(x, nodes), _polynomial(y, nodes)
+        exact = transformed(*np.meshgrid(node_x, node_y), source, target)
         # Not by matrix products: the threads of BLAS would wait in loops for the next one.
-        found = [np.einsum("rj,jc->rc", weights[1], np.einsum("ji,ci->jc", item, weights[0])) for item in exact]
+        found = [np.einsum("rj,jc->rc", weights_y, np.einsum("ji,ci->jc", item, weights_x)) for item in exact]
         columns, rows = (np.linspace(0, len(axis) - 1, 2 * _NODES).astype(np.intp) for axis in (x, y))
         probes = transformed(*np.meshgrid(x[columns], y[rows]), source, target)
         if all(  # not if one is NaN

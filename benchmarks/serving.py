@@ -69,6 +69,7 @@ def make(path: Path) -> None:
         y = np.arange(row, row + CHUNK, dtype="f4")[:, None] / 200
         array[row : row + CHUNK] = np.round(np.sin(x) * np.cos(y) + rng.normal(0, 0.02, (CHUNK, SIDE)), 2)
     serving_values.make(group)
+    serving_maps.make(group)
 
 
 class Client(asyncio.Protocol):

@@ -300,7 +300,10 @@ async def test_wrong_requests():
                 400,
                 "x from -5 to 355, y from -90 to 90",
             ),
-            f"{ROOT}/position?coords=MULTIPOINT(8 47,0 100,0 -101)": (400, "2 of 3 points, such as (0 100)"),
+            f"{ROOT}/position?coords=MULTIPOINT(8 47,0 100,0 -101)": (
+                400,
+                "2 of 3 points, such as (0 100), are outside",
+            ),
             f"{ROOT}/position?{at}&parameter-name=t2n": (400, "Did you mean 't2m'?"),
             f"{ROOT}/position?{at}&parameter-name=t2m,t2m": (400, "more than once"),
             f"{ROOT}/position?{at}&parameter-nam=t2m": (400, "Did you mean 'parameter-name'?"),

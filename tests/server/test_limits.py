@@ -132,6 +132,32 @@ async def test_excess_requests_get_retry_after():
 
 
 @pytest.mark.servers
+async def test_large_bodies_of_requests_are_counted_before_they_are_admitted():
+    begun, rest = asyncio.Event(), asyncio.Event()
+
+    async def slow_body():
+        begun.set()  # the server has asked for the body
+        yield b" "
+        await rest.wait()
+        yield b"{}"
+
+    async with serving({}, limits=Limits(max_pending_bytes=1 << 21)) as client:
+
+        async def post(body: Any, **options: Any) -> int:
+            url, headers = f"{client.base}/edr/collections/none/position", {"Content-Type": "application/json"}
+            async with client.session.post(url, data=body, headers=headers, **options) as answer:
+                return answer.status
+
+        slow = asyncio.ensure_future(post(slow_body(), expect100=True))
+        await begun.wait()
+        assert await post(b" " * 100_000 + b"{}") == 503
+        assert await post(b"{}") == 400  # small ones have room
+        rest.set()
+        assert await slow == 400
+        assert await post(b" " * 100_000 + b"{}") == 400
+
+
+@pytest.mark.servers
 async def test_slow_requests_time_out():
     slow = LatencyStore(stores.MemoryStore({"x": b"1"}), 30)
     async with serving(slow, limits=Limits(timeout=0.2)) as client:

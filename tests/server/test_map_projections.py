@@ -18,6 +18,9 @@ from tests.server.test_map_statistics import expected, post, shares
 from tests.server.test_maps import MERCATOR_EDGE, numbers
 from tests.support.server_client import serving
 from zarrasync import sync
+from zarrasync.server.limits import BadQuery
+from zarrasync.server.map_grid import PixelGrid
+from zarrasync.server.projections import parse_crs, transformed, transformed_grid
 
 pytestmark = pytest.mark.servers
 STEP = 5000.0
@@ -283,6 +286,20 @@ async def test_definitions_that_name_local_files(tmp_path):
         assert "IAU" in body["message"]
 
 
+@pytest.mark.parametrize("crs", ["EPSG:32632", "EPSG:2056", "EPSG:3995", "OGC:CRS84", "EPSG:3031"])
+@pytest.mark.parametrize("tile", [(0, 0, 0), (1, 0, 1), (4, 8, 5), (9, 267, 178), (9, 511, 3)])
+def test_points_of_grids_are_those_of_single_points(crs, tile):
+    """Also of grids with places without coordinates, or on both sides of the antimeridian."""
+    grid = PixelGrid("EPSG:3035", tile_bounds(*tile), 256, 200)
+    if crs != "OGC:CRS84":
+        grid = PixelGrid("EPSG:3857", grid.bounds, 256, 200)
+    x, y = grid.columns(), grid.rows()
+    exact = transformed(*np.meshgrid(x, y), grid.crs, crs)
+    found = transformed_grid(x, y, grid.crs, crs, (1e-4, 1e-4))
+    for item, truth in zip(found, exact, strict=True):
+        np.testing.assert_allclose(item, truth, rtol=0, atol=1e-4)
+
+
 async def test_without_pyproj_and_with_unknown_systems(monkeypatch):
     async with serving(utm()) as client:
         for query, message in (
@@ -301,6 +318,13 @@ async def test_without_pyproj_and_with_unknown_systems(monkeypatch):
         async with serving(projected(attributes, scale, unit)) as client:
             told = await client.json("/info?variable=v", 501 if unit == "rad" else 400)
             assert message in told["message"]
+    with monkeypatch.context() as patch:  # PROJ takes milliseconds for each unknown code
+        patch.setattr(pyproj.CRS, "from_user_input", None)
+        for code in ("epsg:99998", "nobody:1"):
+            with pytest.raises(BadQuery, match=f"{code} is unknown"):
+                parse_crs(code, "crs")
+    assert parse_crs("epsg:2008", "crs") == "EPSG:2008"  # which is deprecated
+    assert parse_crs("esri:102035", "crs") == "ESRI:102035"
     monkeypatch.setitem(sys.modules, "pyproj", None)
     own = {"crs_wkt": pyproj.CRS(25833).to_wkt()}
     async with serving(projected(own)) as client:

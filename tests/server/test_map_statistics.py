@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +15,11 @@ pytest.importorskip("cmap", reason="the server's extra is not installed")
 from tests.support.server_client import Client, serving
 from zarrasync import sync
 from zarrasync.server import Limits
-from zarrasync.server.geometries import parse_coords
+from zarrasync.server.geometries import Region, parse_coords
 from zarrasync.server.limits import BadQuery, TooMuch
+from zarrasync.server.map_places import Place
+from zarrasync.server.map_statistics import CELL_BYTES, StatisticsOptions, Zone, band_statistics
+from zarrasync.server.places import AxisPlaces
 
 pytestmark = pytest.mark.servers
 SHELL = [[2.2, 41.3], [9.7, 40.8], [12.4, 46.1], [7.1, 44.2], [4.9, 48.6], [2.2, 41.3]]
@@ -190,6 +194,7 @@ async def test_polygons_over_the_ends_of_longitudes(west):
         ("", {"type": "Feature", "geometry": None}, 400, "the geometry of feature 0 must be a Polygon"),
         ("", {"type": "Feature", "geometry": {"type": "Point", "coordinates": [1, 2]}}, 400, "must be a Polygon"),
         ("", {"type": "Feature", "geometry": POLYGON, "properties": 3}, 400, "properties of a feature"),
+        ("", [], 400, "the geometry of feature 0 has no coordinates: a Polygon of GeoJSON needs rings"),
         ("", [[[0, 0], [1, 0], [1, 1], [0, 1]]], 400, "ends with the first one"),
         ("", [[[0, 0], [1, 0], [float("nan"), 1], [0, 0]]], 400, "the geometry of feature 0"),
         ("", [[[0, 0], ["x", 0], [1, 1], [0, 0]]], 400, "not valid GeoJSON"),
@@ -239,6 +244,28 @@ def test_the_share_of_cells_of_any_size():
         wanted = shares({"type": "Polygon", "coordinates": [ring]}, x, y)
         np.testing.assert_allclose(region.coverage(x, y), wanted, atol=1e-9)
         np.testing.assert_allclose(region.divided(40).coverage(x, y), wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize(("crs", "step"), [("OGC:CRS84", 0.01), ("EPSG:32632", 900.0)])
+def test_statistics_need_at_most_the_memory_that_is_counted(crs, step):
+    pytest.importorskip("pyproj", reason="pyproj is not installed")
+    x, y = (
+        500_000 * (crs != "OGC:CRS84") + step * np.arange(600),
+        5 * 1e6 * (crs != "OGC:CRS84") + step * np.arange(500),
+    )
+    place = Place(crs, AxisPlaces.of(x, "x"), AxisPlaces.of(y, "y"))
+    corners = [[x[0], y[0]], [x[-1], y[1]], [x[-2], y[-1]], [x[1], y[-2]], [x[0], y[0]]]
+    values = np.random.default_rng(1).normal(size=(500, 600))
+    Zone.of(place, Region.of([np.array(corners)]), crs).weights("area")  # loads pyproj
+    tracemalloc.start()
+    try:
+        zone = Zone.of(place, Region.of([np.array(corners)]), crs)
+        facts = band_statistics(np.ma.masked_less(values, -2), zone.weights("area"), StatisticsOptions())
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert facts["valid_pixels"] > 280_000
+    assert most < CELL_BYTES * values.size
 
 
 def test_polygons_with_too_many_edges():

@@ -243,6 +243,43 @@ async def test_arrays_in_web_mercator_and_arrays_without_a_place():
         assert "'y' and 'x' need latitudes and longitudes" in told["message"]
 
 
+@pytest.mark.parametrize("dtype", ["i1", "i8", "u8", "f4"])
+async def test_values_that_are_missing_are_compared_exactly(dtype):
+    first = {"i8": 2**60, "u8": 2**63}.get(dtype, 100)
+    root = sync.create_group(store := {})
+    last = first + (2**20 if first > 100 else 20)
+    values = np.array([[first, first + 1], [first + 2, last]], dtype)
+    root.create_array("v", data=values, dimension_names=("lat", "lon"))
+    root.create_array("lat", data=np.arange(2.0), dimension_names=["lat"], attributes={"units": "degrees_north"})
+    root.create_array("lon", data=np.arange(2.0), dimension_names=["lon"], attributes={"units": "degrees_east"})
+    async with serving(store) as client:
+        for nodata in (first + 1, -(2**63), 2**64, 10**400, "1e400", "-inf", "nan", "101.5"):
+            told = (await client.json(f"/statistics?variable=v&nodata={nodata}"))["v"]
+            assert told["masked_pixels"] == (nodata == first + 1)
+            assert (told["min"], told["max"]) == (first, last)
+            status, _, headers = await client.get(f"/preview.png?variable=v&nodata={nodata}")
+            assert (status, headers["Content-Type"]) == (200, "image/png")
+
+
+async def test_labels_of_times_that_are_no_dates():
+    store, _ = world(2.0)
+    sync.open_array(store, path="time", mode="r+")[...] = [0, 1, 1 << 60]
+    async with serving(store) as client:
+        told = await client.json("/point/8.5,47.2?variable=v&sel=time=2024-02-29", 501)
+        assert "/v have no labels: numbers in 'days since 2024-02-28' are not times" in told["message"]
+
+
+async def test_pictures_of_one_column():
+    root = sync.create_group(store := {})
+    root.create_array("v", data=np.arange(3.0)[:, None], dimension_names=("lat", "lon"))
+    root.create_array("lat", data=np.arange(3.0), dimension_names=["lat"], attributes={"units": "degrees_north"})
+    root.create_array("lon", data=np.array([7.0]), dimension_names=["lon"], attributes={"units": "degrees_east"})
+    async with serving(store) as client:
+        told = await client.json("/preview.png?variable=v", 400)
+        assert "one row or one column has no extent on a map" in told["message"]
+        assert (await client.json("/point/7,1?variable=v"))["values"] == [1.0]
+
+
 async def test_points_statistics_and_missing_values():
     store, data = world(2.0)
     async with serving(store) as client:

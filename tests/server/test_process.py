@@ -174,3 +174,34 @@ async def test_soak(program):
     printed = (await soak.communicate())[0].decode()
     assert soak.returncode == 0, printed
     assert "responses after the restart" in printed
+
+
+_COUNT_ARENAS = """
+import ctypes, os, threading
+from zarrasync.server.running import run_asgi
+try:
+    run_asgi(None, port=-1)
+except OverflowError:  # it did not begin
+    pass
+library, barrier = ctypes.CDLL(None), threading.Barrier(6)
+library.malloc.restype = library.fdopen.restype = ctypes.c_void_p
+def allocate():
+    library.malloc(50_000)
+    barrier.wait()
+threads = [threading.Thread(target=allocate) for _ in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+library.malloc_info(0, ctypes.c_void_p(library.fdopen(1, b"w")))
+library.fflush(None)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no arenas")
+@pytest.mark.parametrize(("environment", "most"), [({}, 2), ({"MALLOC_ARENA_MAX": "4"}, 4)])
+def test_threads_of_a_server_share_memory(environment, most):
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", _COUNT_ARENAS]
+    output = subprocess.run(command, env=own | environment, stdout=subprocess.PIPE, check=True).stdout
+    if b"<heap nr" not in output:
+        pytest.skip("the C library has no arenas")
+    assert output.count(b"<heap nr") == most

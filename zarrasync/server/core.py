@@ -47,6 +47,8 @@ _CLIENT_CLOSED = 499
 _HEALTH_SECONDS = 5.0
 """Seconds in which the store must respond to a health check."""
 _MOST_BODY_BYTES = 4 << 20
+_SMALL_BYTES = 1 << 16
+"""Bytes of bodies that are not counted, because all connections together have little memory for them."""
 _STREAM_BYTES = 8 << 20
 """Memory for the pieces of a response that is sent while it is made."""
 _OPEN = frozenset({"livez", "readyz", "healthz"})
@@ -277,33 +279,42 @@ class Core:
 
     async def _handle(self, route: Route, request: Request) -> Response:
         if request.method == "POST":
-            body = await self._body(request)
-            if route.has_document:
-                request = replace(request, body=body)
-            else:
-                parse = partial(parse_body, body, request.headers.get("content-type", ""))
-                request = replace(request, in_body=await compute(parse))
-        route.check(request)
-        response: Response = await (
-            self.admit(lambda: route.handle(request)) if route.is_limited else route.handle(request)
-        )
+            release = self._hold(_body_size(request))
+            try:
+                response = await self._respond(route, await self._with_body(route, request))
+            finally:
+                release()
+        else:
+            response = await self._respond(route, request)
         if request.method != "HEAD":
             self._track(response)
         return response
 
-    async def _body(self, request: Request) -> bytes:
-        """Return the body of a request.
+    async def _respond(self, route: Route, request: Request) -> Response:
+        """Return the response of a route, when the queue admits the request."""
+        route.check(request)
+        if route.is_limited:
+            return await self.admit(lambda: route.handle(request))  # type: ignore[no-any-return]  # of any call
+        return await route.handle(request)
+
+    async def _with_body(self, route: Route, request: Request) -> Request:
+        """Return a request with its body, or with the parameters in its body.
 
         Raises:
-            BadQuery: If it does not arrive in time.
+            BadQuery: If the body does not arrive in time, or is not valid.
             TooMuch: If it is too large.
         """
         assert request.receive is not None
         try:
             async with asyncio.timeout(self.limits.head_timeout):
-                return await request.receive(_MOST_BODY_BYTES)
+                body = await request.receive(_MOST_BODY_BYTES)
         except TimeoutError:
             raise BadQuery(f"the body did not arrive within {self.limits.head_timeout:g} s") from None
+        if route.has_document:
+            return replace(request, body=body)
+        return replace(
+            request, in_body=await compute(partial(parse_body, body, request.headers.get("content-type", "")))
+        )
 
     def _track(self, response: Response) -> None:
         """Count the bytes of a large response until it is sent.
@@ -312,14 +323,20 @@ class Core:
             Overloaded: If too many bytes are pending.
         """
         size = response.length if response.has_length else _STREAM_BYTES
-        if size < LARGE_BYTES or (response.stream is not None and response.has_length):
-            return
-        if self._pending and self._pending + size > self.limits.max_pending_bytes:
-            raise Overloaded(f"{self._pending:,} bytes of responses are waiting for slow clients; try again later")
-        self._pending += size
-        response.release = self._releasing(size)
+        if size >= LARGE_BYTES and (response.stream is None or not response.has_length):
+            response.release = self._hold(size)
 
-    def _releasing(self, size: int) -> Callable[[], None]:
+    def _hold(self, size: int) -> Callable[[], None]:
+        """Count the bytes of a body, unless it is small, and return a function that makes them free again.
+
+        Raises:
+            Overloaded: If there are too many bytes.
+        """
+        if size <= _SMALL_BYTES:
+            return lambda: None
+        if self._pending and self._pending + size > self.limits.max_pending_bytes:
+            raise Overloaded(f"{self._pending:,} bytes of bodies are waiting for slow clients; try again later")
+        self._pending += size
         remaining = [size]
 
         def release() -> None:  # may be called more than once
@@ -383,6 +400,12 @@ def _quick(name: str, template: str, handle: Handler, text: str, *content_types:
 async def _redirect(request: Request) -> Response:
     """Redirect to the path with a slash at its end, as links of the page are relative to it."""
     return Response(308, {"Location": f"{request.root}/", "Cache-Control": "no-store"})
+
+
+def _body_size(request: Request) -> int:
+    """Return the most bytes that the body of a request has."""
+    declared = request.headers.get("content-length", "")
+    return min(int(declared), _MOST_BODY_BYTES) if declared.isdecimal() else _MOST_BODY_BYTES
 
 
 async def _refuse(request: Request) -> Response:

@@ -318,9 +318,10 @@ class _Draft:
             outside |= beyond
         if outside.any():
             first = int(np.flatnonzero(outside)[0])
-            what = "the point" if where.is_single else f"{outside.sum():,} of {len(outside):,} points, such as"
             position = " ".join(f"{values[first]:g}" for values in requested.values())
-            raise BadQuery(f"{what} ({position}) is outside of the grid of {self.name!r}: {self.ranges(cells)}")
+            several = f"{outside.sum():,} of {len(outside):,} points, such as ({position}), are"
+            what = f"the point ({position}) is" if where.is_single else several
+            raise BadQuery(f"{what} outside of the grid of {self.name!r}: {self.ranges(cells)}")
         return cells
 
     def ranges(self, roles: Iterable[str]) -> str:

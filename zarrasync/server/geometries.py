@@ -90,10 +90,15 @@ class Region:
         row, column = row[is_beside], np.clip(column[is_beside], 0, len(x) - 2)
         climb, east = climb[is_beside], x[column + 1] - np.clip(middle[is_beside, 0], x[0], x[-1])
         shape, cells = (len(y) - 1, len(x) - 1), row * (len(x) - 1) + column
-        own, heights = (
+        share: Floats
+        heights: Floats
+        share, heights = (  # type: ignore[assignment]  # they are floats, as there are weights
             np.bincount(cells, weights, math.prod(shape)).reshape(shape) for weights in (climb * east, climb)
         )
-        share = (own / np.diff(x) + np.cumsum(heights, axis=1) - heights) / np.diff(y)[:, None]
+        share /= np.diff(x)  # in place, as there may be many cells
+        share -= heights
+        share += np.cumsum(heights, axis=1, out=heights)
+        share /= np.diff(y)[:, None]
         if share.size and (share.min() < -_OVERLAP or share.max() > 1 + _OVERLAP):
             raise BadQuery("the polygons overlap or cross themselves, so that it is unclear what they contain")
         share[share < _ROUNDING], share[share > 1 - _ROUNDING] = 0.0, 1.0
@@ -310,7 +315,9 @@ def region_of(feature: Mapping[str, Any], name: str) -> Region:
     """
     geometry = feature.get("geometry")
     if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
-        raise BadQuery(f"{name} must be a Polygon or a MultiPolygon")
+        raise BadQuery(f"{name} must be a Polygon or a MultiPolygon of GeoJSON")
+    if not geometry.get("coordinates"):
+        raise BadQuery(f"{name} has no coordinates: a {geometry['type']} of GeoJSON needs rings of positions")
     region = parse_coords(as_wkt(geometry, name), ("POLYGON", "MULTIPOLYGON"), name)
     assert isinstance(region, Region)  # of both kinds
     return region

@@ -75,8 +75,8 @@ class Limits:
         max_chunk_bytes: Bytes of one decoded chunk.
         max_document_bytes: Bytes of one metadata document.
         max_members: Nodes of one listing.
-        max_pending_bytes: Bytes of large responses that clients have not received yet. Further requests for such
-            responses get status 503.
+        max_pending_bytes: Bytes of large responses that clients have not received yet, and of large bodies of requests.
+            Further requests with such bodies get status 503.
         active: The most requests that are processed at a time; fewer ones if they keep the interpreter busy.
         waiting: Requests that wait to be processed. Further requests get status 503. Clients take turns.
         timeout: Seconds for one request, and in which a client must receive 64 KiB of a response.

@@ -12,14 +12,13 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.server.limits import TooMuch
 from zarrasync.server.places import AxisPlaces, Bounds, Floats, Indices
-from zarrasync.server.projections import CRS84, MERCATOR, RADIUS
+from zarrasync.server.projections import CRS84, MERCATOR, METRES_PER_DEGREE, RADIUS
 
 Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]
 
 _HALF = math.pi * RADIUS
 _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
-_METRES_PER_DEGREE = _HALF / 180
 _MOST_ZOOM = 30
 _MOST_TURNS = 16
 """Times that a picture may show the globe side by side."""
@@ -85,7 +84,7 @@ MATRIX_SETS = {
             "http://www.opengis.net/def/crs/OGC/1.3/CRS84",
             (-180.0, -90.0, 180.0, 90.0),
             2,
-            _METRES_PER_DEGREE,
+            METRES_PER_DEGREE,
         ),
     )
 }
@@ -247,7 +246,7 @@ def resample(
     combine = _sums if resampling == "average" else _between
     if rows.first.ndim == 2:
         each = _box_sums if resampling == "average" else _between_four
-        total, weight = (each(item, rows, columns) for item in (numbers, weights))
+        total, weight = np.moveaxis(each(np.stack([numbers, weights], axis=-1), rows, columns), -1, 0)
     else:
         total, weight = (combine(combine(item, rows, 0), columns, 1) for item in (numbers, weights))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -276,11 +275,17 @@ def _between(values: Floats, window: Window, axis: int) -> Floats:
 
 
 def _box_sums(values: Floats, rows: Window, columns: Window) -> Floats:
-    """Return the sums of the elements in the box of each pixel, of some evenly spaced ones if there are many."""
+    """Return the sums of the elements in the box of each pixel, of some evenly spaced ones if there are many.
+
+    Args:
+        values: One or several values of each element, of shape (rows, columns, number).
+        rows: The rows of each pixel.
+        columns: The columns of each pixel.
+    """
     heights, widths = (np.maximum(window.stop - window.first, 1) for window in (rows, columns))
     down, across = (-(-sizes // _MOST_COVERED) for sizes in (heights, widths))
     heights, widths = -(-heights // down), -(-widths // across)
-    total: Floats = np.zeros(rows.first.shape)
+    total: Floats = np.zeros((*rows.first.shape, values.shape[-1]))
     for row in range(int(heights.max())):
         for column in range(int(widths[heights > row].max())):
             chosen = np.nonzero((heights > row) & (widths > column) & rows.is_inside)
@@ -290,13 +295,14 @@ def _box_sums(values: Floats, rows: Window, columns: Window) -> Floats:
 
 
 def _between_four(values: Floats, rows: Window, columns: Window) -> Floats:
-    """Return the values between four elements of each pixel."""
+    """Return the values between four elements of each pixel. The shapes are those of ``_box_sums``."""
     lasts = [np.maximum(window.stop - 1, window.first) for window in (rows, columns)]
     shares = [
         np.where(last > window.first, window.fraction, 0.0) for last, window in zip(lasts, (rows, columns), strict=True)
     ]
-    result: Floats = np.zeros(rows.first.shape)
+    result: Floats = np.zeros((*rows.first.shape, values.shape[-1]))
     for row, down in ((rows.first, 1 - shares[0]), (lasts[0], shares[0])):
         for column, across in ((columns.first, 1 - shares[1]), (lasts[1], shares[1])):
-            result += down * across * values[np.minimum(row, len(values) - 1), np.minimum(column, values.shape[1] - 1)]
+            at = np.minimum(row, len(values) - 1), np.minimum(column, values.shape[1] - 1)
+            result += (down * across)[..., None] * values[at]
     return result

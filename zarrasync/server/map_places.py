@@ -11,7 +11,10 @@ import numpy as np
 from zarrasync.metadata.conventions.meaning import CIRCLE
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window
 from zarrasync.server.places import AxisPlaces, Bounds, Floats
-from zarrasync.server.projections import CRS84, bounds_in, converted, is_separable, transformed
+from zarrasync.server.projections import CRS84, bounds_in, converted, is_separable, transformed_grid
+
+_TOLERANCE = 1e-4
+"""How far a pixel may be from its exact position in an array of another reference system, in elements."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +96,8 @@ class TurnedPixels:
     def of(cls, place: Place, grid: PixelGrid) -> TurnedPixels:
         """Return the pixels of a picture."""
         framed = grid.framed()
-        x, y = np.meshgrid(framed.columns(), framed.rows())
-        x, y = transformed(x, y, grid.crs, place.crs)
+        tolerances = [_TOLERANCE * float(abs(np.diff(places.edges)).min()) for places in (place.x, place.y)]
+        x, y = transformed_grid(framed.columns(), framed.rows(), grid.crs, place.crs, (tolerances[0], tolerances[1]))
         inner = (slice(1, -1), slice(1, -1))
         positions = [places.positions(values[inner]) for places, values in ((place.y, y), (place.x, x))]
         outside = np.isnan(positions[0]) | np.isnan(positions[1])

@@ -6,9 +6,9 @@ import io
 import math
 from collections.abc import Sequence
 from functools import partial
+from html import escape
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
-from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
@@ -156,15 +156,18 @@ class MapRoutes:
     async def bbox(self, request: Request) -> Response:
         """Return the picture of an area."""
         bounds = tuple(number_of(request.parameters[name], name) for name in ("minx", "miny", "maxx", "maxy"))
-        return await self._area(request, bounds, _crs(request, "coord_crs"))  # type: ignore[arg-type]  # there are four
+        return await self._area(request, bounds, await self._crs(request, "coord_crs"))  # type: ignore[arg-type]  # there are four
 
     async def preview(self, request: Request) -> Response:
         """Return the picture of all."""
         pyramid = await self._service.pyramid(_variable(request))
-        return await self._area(request, (await self._maps.place(pyramid)).bounds, CRS84)
+        bounds = (await self._maps.place(pyramid)).bounds
+        if 1 in pyramid.shape:
+            raise BadQuery("an array with one row or one column has no extent on a map; request a point of it")
+        return await self._area(request, bounds, CRS84)
 
     async def _area(self, request: Request, bounds: Bounds, crs: str) -> Response:
-        target = _crs(request, "dst_crs")
+        target = await self._crs(request, "dst_crs")
         if not (bounds[0] < bounds[2] and bounds[1] < bounds[3]):
             raise BadQuery(
                 "the bounds must be the least x, the least y, the greatest x and the greatest y, such as 5,45,10,48; found "
@@ -185,6 +188,13 @@ class MapRoutes:
         if kind == "webp":
             body = await self._service.chunks.compute(lambda: _as_webp(body))
         return content_response(request, [body], _IMAGES[kind], self._max_age, compress=False)
+
+    async def _crs(self, request: Request, name: str) -> str:
+        """Return the reference system that a parameter names, by default longitudes and latitudes."""
+        if name not in request.query:
+            return CRS84
+        # The first use of pyproj takes long, and so does the first code of an authority.
+        return await self._service.chunks.compute(partial(parse_crs, request.query[name], name))
 
     async def legend(self, request: Request) -> Response:
         """Return which values have which colours, as JSON, or the colours as a bar."""
@@ -207,7 +217,8 @@ class MapRoutes:
         """Return the value at a point."""
         longitude, latitude = (number_of(request.parameters[name], name) for name in ("lon", "lat"))
         wanted = _map_request(request)
-        value, unit = await self._maps.point(wanted, longitude, latitude, _crs(request, "coord_crs"))
+        crs = await self._crs(request, "coord_crs")
+        value, unit = await self._maps.point(wanted, longitude, latitude, crs)
         body = {"coordinates": [longitude, latitude], "values": [value], "band_names": [wanted.path], "unit": unit}
         return json_response(request, strict(body), self._max_age)
 
@@ -224,7 +235,7 @@ class MapRoutes:
 
     async def _zonal_statistics(self, request: Request, wanted: MapRequest, options: StatisticsOptions) -> Response:
         """Return the GeoJSON of a request with statistics in the properties of each feature."""
-        crs, compute = _crs(request, "coord_crs"), self._service.chunks.compute
+        crs, compute = await self._crs(request, "coord_crs"), self._service.chunks.compute
         document, features = await compute(partial(parse_features, request.body))
         if len(features) > _MOST_FEATURES:
             raise TooMuch(f"the body has {len(features):,} features, more than {_MOST_FEATURES}; send several requests")
@@ -304,16 +315,26 @@ def _map_request(request: Request) -> MapRequest:
     """
     query = request.query
     low, high = _range(query.get("rescale", ""))
-    nodata = number_of(query["nodata"], "nodata", is_finite=False) if query.get("nodata") else None
     labels = dict(_label(value) for name, value in request.items if name == "sel")
     resampling: Any = query.get("resampling", "")
-    # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
-    nodata = None if nodata is not None and math.isnan(nodata) else nodata
     colormap = query.get("colormap_name", "")[:64]
     ends, table = (query.get("below", ""), query.get("above", "")), query.get("colormap", "")
     if table and colormap:
         raise BadQuery("colormap and colormap_name exclude each other")
+    nodata = _nodata(query.get("nodata", ""))
     return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling, table)
+
+
+def _nodata(text: str) -> float | None:
+    """Return a value that is missing: an exact integer if it is one, as those beyond 2**53 are not floats."""
+    if not text:
+        return None
+    value = number_of(text, "nodata", is_finite=False)
+    try:
+        return value if math.isinf(value) else int(text)
+    except ValueError:
+        # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
+        return None if math.isnan(value) else value
 
 
 def _label(text: str) -> tuple[str, Query]:
@@ -355,11 +376,6 @@ def _statistics_options(request: Request) -> StatisticsOptions:
     weights: Any = query.get("weights", "coverage")
     is_categorical = query.get("categorical", "false") == "true"
     return StatisticsOptions(tuple(dict.fromkeys(percentiles)) or (2, 98), bins, limits, is_categorical, weights)
-
-
-def _crs(request: Request, name: str) -> str:
-    """Return the reference system that a parameter names, by default longitudes and latitudes."""
-    return parse_crs(request.query.get(name, _LONLAT), name)
 
 
 def _matrix_set(request: Request) -> TileMatrixSet:
@@ -421,8 +437,9 @@ def _capabilities(request: Request, name: str, bounds: Bounds, shape: tuple[int,
         '<Style isDefault="true"><ows:Identifier>default</ows:Identifier></Style>'
         f"<Format>{kind}</Format><TileMatrixSetLink><TileMatrixSet>{tms.name}</TileMatrixSet></TileMatrixSetLink>"
         f'<ResourceURL format="{kind}" resourceType="tile" '
-        f"template={quoteattr(_tile_url(request, tms.name, '{TileMatrix}/{TileCol}/{TileRow}'))}/></Layer>"
+        f'template="{url}"/></Layer>'
         for tms in MATRIX_SETS.values()
+        for url in (escape(_tile_url(request, tms.name, "{TileMatrix}/{TileCol}/{TileRow}")),)
     )
     sets = "".join(_matrices(tms, _max_zoom(bounds, shape, tms)) for tms in MATRIX_SETS.values())
     return (

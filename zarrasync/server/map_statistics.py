@@ -21,8 +21,13 @@ from zarrasync.server.projections import CRS84, transformed
 Weights: TypeAlias = Literal["coverage", "area"]
 """The weight of a cell: the share of it in the polygons, or the area of that share in square metres."""
 
+CELL_BYTES = 96
+"""Memory for a cell of polygons whose statistics are requested: its value, its weight, and arrays to sort both."""
+
 _RADIUS = 6371008.8
 """The mean radius of the earth in metres, of a sphere with its area."""
+_MOST_CORNERS = 1 << 14
+"""Cells whose corners are computed at a time. They need 250 bytes per cell."""
 _PARTS = 256
 """Edges along the extent of polygons before they are transformed to another reference system."""
 
@@ -124,7 +129,13 @@ class Zone:
         if self.place.crs == CRS84:
             heights = np.sin(np.radians(north)) - np.sin(np.radians(south))
             return np.abs(np.outer(heights, np.radians(east - west))) * _RADIUS**2
-        corners = []  # in space, so that cells may contain a pole or the antimeridian
+        count = max(_MOST_CORNERS // len(west), 1)
+        parts = [slice(start, start + count) for start in range(0, len(south), count)]
+        return np.concatenate([self._areas_in_space(south[part], north[part], west, east) for part in parts])
+
+    def _areas_in_space(self, south: Floats, north: Floats, west: Floats, east: Floats) -> Floats:
+        """Return the areas of rows of cells, whose corners are in space, so that they may contain a pole."""
+        corners = []
         for y, x in ((south, west), (south, east), (north, east), (north, west)):
             lon, lat = np.radians(transformed(*np.meshgrid(x, y), self.place.crs, CRS84))
             corners.append(np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], -1))

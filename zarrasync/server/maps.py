@@ -26,20 +26,17 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import stored_coordinate
 from zarrasync.server.described import Described
 from zarrasync.server.geometries import Region
-from zarrasync.server.images import CUSTOM, LABELS, RGB, Style, render
+from zarrasync.server.images import CUSTOM, RGB, Style, render
 from zarrasync.server.limits import TooMuch, Unsupported
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window, resample
 from zarrasync.server.map_places import AlignedPixels, Place, TurnedPixels, pixels_of
-from zarrasync.server.map_statistics import StatisticsOptions, Zone, band_statistics
-from zarrasync.server.places import AxisPlaces, as_slice
+from zarrasync.server.map_statistics import CELL_BYTES, StatisticsOptions, Zone, band_statistics
+from zarrasync.server.places import AxisPlaces
 from zarrasync.server.planes import Planes
 from zarrasync.server.projections import CRS84, crs_name, crs_of_grid_mapping, is_separable, transformed, units_per
 from zarrasync.server.pyramid import Level, Pyramid
 from zarrasync.server.query import Colours
 
-_COLORMAP = "viridis"
-_CELL_BYTES = 16
-"""Memory for a cell of polygons whose statistics are requested: its value and its weight."""
 _IDENTIFIER = re.compile(r'(?:AUTHORITY|ID)\["(\w+)","?(\w+)"?\]\]$', re.IGNORECASE)
 """The authority and the code at the end of well-known text."""
 
@@ -120,8 +117,7 @@ class Maps:
         Raises:
             BadQuery: If the picture cannot have these colours.
         """
-        default = RGB if pyramid.has_colours else LABELS if pyramid.labels is not None else _COLORMAP
-        cmap = request.colormap or (CUSTOM if request.table else default)
+        cmap = request.colormap or (CUSTOM if request.table else pyramid.colormap)
         colours = Colours(
             cmap, request.low, request.high, below=request.below, above=request.above, table=request.table
         )
@@ -187,8 +183,8 @@ class Maps:
         else:
             place = await self.place(pyramid)
             zone = await self._chunks.compute(partial(Zone.of, place, region, crs))
-            view = pyramid.levels[0].select((*index, as_slice(zone.rows), as_slice(zone.columns)))
-            self._chunks.check(view, itemsize=_CELL_BYTES)
+            view = pyramid.view(pyramid.levels[0], index, zone.rows, zone.columns)
+            self._chunks.check(view, itemsize=CELL_BYTES)
         presentation = await self._described.presentation(array_of(view))
         weigh = partial(_weighted, presentation, request.nodata, zone, options)
         facts = await self._chunks.read(view, weigh)
@@ -218,15 +214,12 @@ class Maps:
         methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
         if request.resampling:
             methods = [request.resampling]
-        leading: list[Any] = [*level.index(index)]
-        if style.cmap == RGB:
-            leading[pyramid.channel] = slice(0, pyramid.samples)
         for method in methods:
             locate = partial(pixels.windows, level.shape[-2:], method)
             windows = locate() if is_quick else await self._chunks.compute(locate)
             if not all(len(window.elements) for window in windows):
                 break
-            view = level.select((*leading, *(as_slice(window.elements) for window in windows)))
+            view = pyramid.view(level, index, windows[0].elements, windows[1].elements, style.cmap)
             if method != methods[-1] and not self._allows(view):
                 continue
             draw = partial(_resampled, presentation, pyramid, request.nodata, windows, method)
@@ -321,7 +314,13 @@ def _with_nodata(presentation: Presentation, nodata: float | None, stored: npt.N
     values = presentation.numbers(stored)
     if values.dtype.kind not in "biuf":
         raise SelectionError(f"a map needs real numbers, found {values.dtype}", shape=values.shape)
-    return values if nodata is None else np.ma.masked_equal(values, nodata)
+    if nodata is None:
+        return values
+    numbers = np.ma.getdata(values)
+    if numbers.dtype.kind == "f":
+        return np.ma.masked_where(numbers == float(nodata), values, copy=False)
+    is_whole = math.isfinite(nodata) and nodata == int(nodata)  # integers are compared exactly
+    return np.ma.masked_where(numbers == int(nodata), values, copy=False) if is_whole else values
 
 
 def _weighted(

@@ -24,10 +24,9 @@ from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import axes_of_array, axis_facts, is_south_first
 from zarrasync.server.described import Described
-from zarrasync.server.images import LABELS, RGB, Style, render
+from zarrasync.server.images import RGB, Style, render
 from zarrasync.server.label_colours import flag_labels
 from zarrasync.server.limits import BadQuery, TooMuch
-from zarrasync.server.places import as_slice
 from zarrasync.server.pyramid import TILE, Level, Pyramid, in_array, in_order
 from zarrasync.server.query import Colours, plane_of
 from zarrasync.server.selection import select
@@ -181,11 +180,10 @@ class Planes:
     async def preview(self, path: str, index: str) -> bytes:
         """Return a picture of a whole plane as a PNG of at most 720 pixels along each side, as the viewer first shows it."""
         pyramid = await self.pyramid(path)
-        cmap = RGB if pyramid.has_colours else LABELS if pyramid.labels is not None else "viridis"
-        style = await self.style(pyramid, Colours(cmap))
+        style = await self.style(pyramid, Colours(pyramid.colormap))
         is_flipped = _origin(await self.axes(pyramid)) == "lower"
         level, rows, columns = pyramid.overview(_MOST_PIXELS, is_flipped=is_flipped)
-        view = _view(pyramid, level, await self.index(pyramid, index), rows, columns, style)
+        view = pyramid.view(level, await self.index(pyramid, index), rows, columns, style.cmap)
         return await self._read(pyramid, view, style, None, decode=True)
 
     async def style(self, pyramid: Pyramid, colours: Colours, *, decode: bool = True) -> Style:
@@ -213,7 +211,7 @@ class Planes:
         decode: bool,
     ) -> bytes:
         level, rows, columns = pyramid.tile(*number, is_flipped=is_flipped)
-        view = _view(pyramid, level, index, rows, columns, style)
+        view = pyramid.view(level, index, rows, columns, style.cmap)
         return await self._read(pyramid, view, style, (TILE, TILE), decode=decode)
 
     async def _read(
@@ -233,7 +231,7 @@ class Planes:
         for zoom in range(pyramid.max_zoom + 1):
             level, rows, columns = pyramid.tile(zoom, 0, 0, is_flipped=False)
             try:
-                self._chunks.check(_view(pyramid, level, index, rows, columns))
+                self._chunks.check(pyramid.view(level, index, rows, columns))
             except TooMuch:
                 if zoom == pyramid.max_zoom and pyramid.levels[0].order != tuple(range(len(pyramid.axes))):
                     raise
@@ -320,21 +318,6 @@ def _label_colours(pyramid: Pyramid) -> dict[str, str]:
     labels = list(islice(pyramid.labels.properties if pyramid.labels is not None else {}, _MOST_LEGEND))
     colours = pyramid.colours(np.array(labels, np.int64)).tolist()
     return {str(label): "#" + bytes(colour).hex() for label, colour in zip(labels, colours, strict=True)}
-
-
-def _view(
-    pyramid: Pyramid,
-    level: Level,
-    index: tuple[int, ...],
-    rows: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
-    style: Style | None = None,
-) -> AsyncSelection:
-    """Return elements of a plane, or of as many planes as colours have samples."""
-    leading: list[Any] = [*level.index(index)]
-    if style is not None and style.cmap == RGB:
-        leading[pyramid.channel] = slice(0, pyramid.samples)
-    return level.select((*leading, as_slice(rows), as_slice(columns)))
 
 
 def _render(

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebvander
 
 from zarrasync.server.limits import BadQuery, Unsupported
 from zarrasync.server.places import Bounds, Floats
@@ -19,11 +20,15 @@ MERCATOR = "EPSG:3857"
 RADIUS = 6378137.0
 """The radius of the sphere in the projection of maps on the web."""
 
-_METRES_PER_DEGREE = np.pi * RADIUS / 180
+METRES_PER_DEGREE = np.pi * RADIUS / 180
+"""Metres along the equator of that sphere."""
+
 _BUILT_IN = {"EPSG:4326": CRS84, CRS84: CRS84, MERCATOR: MERCATOR, "EPSG:900913": MERCATOR}
 _CODE = re.compile(r"[A-Za-z]{2,20}:[A-Za-z0-9_.]{1,20}")
 _FILES = re.compile(r"\binit=|grids=(?!@null)|PARAMETERFILE", re.IGNORECASE)
 """Parts of a definition that name local files."""
+_NODES = 12
+"""Points along each axis of a grid that are transformed exactly, if a polynomial suffices for the others."""
 _DENSITY = 21
 """The points along each side of an area, whose extent in another system is the extent of these points."""
 _METRES = {
@@ -46,14 +51,29 @@ def parse_crs(text: str, name: str) -> str:
     """
     if not _CODE.fullmatch(text):
         raise BadQuery(f"{name} must be the code of a reference system, such as epsg:32632; found {text[:40]!r}")
+    authority, _, code = text.upper().partition(":")
     try:
-        return crs_name(text)
+        # PROJ takes milliseconds to find that a code is unknown.
+        if text.upper() in _BUILT_IN or code in _codes(authority):
+            return crs_name(text)
     except Unsupported as error:
         raise Unsupported(f"{name} is {text}; {error}") from None
     except ValueError:
-        raise BadQuery(
-            f"{name} must be the code of a reference system, such as epsg:32632; {text} is unknown"
-        ) from None
+        pass
+    raise BadQuery(f"{name} must be the code of a reference system, such as epsg:32632; {text} is unknown")
+
+
+@lru_cache(maxsize=64)
+def _codes(authority: str) -> frozenset[str]:
+    """Return the codes of an authority's reference systems.
+
+    Raises:
+        Unsupported: If pyproj is not installed.
+    """
+    _pyproj()
+    from pyproj.database import get_codes
+
+    return frozenset(code.upper() for code in get_codes(authority, "CRS", allow_deprecated=True))
 
 
 @lru_cache(maxsize=256)
@@ -139,7 +159,7 @@ def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str)
     if source == target:
         return values
     if axis == "x":
-        return values / _METRES_PER_DEGREE if target == CRS84 else values * _METRES_PER_DEGREE
+        return values / METRES_PER_DEGREE if target == CRS84 else values * METRES_PER_DEGREE
     if target == CRS84:
         return np.degrees(np.arctan(np.sinh(values / RADIUS)))
     with np.errstate(divide="ignore"):
@@ -162,6 +182,44 @@ def transformed(x: Floats, y: Floats, source: str, target: str) -> tuple[Floats,
         return converted(x, "x", source, target), converted(y, "y", source, target)
     found = _transformer(source, target).transform(x, y)
     return tuple(np.where(np.isfinite(item), item, np.nan) for item in found)  # type: ignore[return-value]  # two
+
+
+def transformed_grid(
+    x: Floats, y: Floats, source: str, target: str, tolerances: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    """Return the coordinates in another system of the points of a grid, of shape (rows, columns); see ``transformed``.
+
+    Of a large grid, few points are transformed, if polynomials through them are close enough to others of its points.
+
+    Args:
+        x: Evenly spaced eastings or longitudes of the columns.
+        y: Evenly spaced northings or latitudes of the rows.
+        source: Their system.
+        target: The other system.
+        tolerances: How far the coordinates may be from the exact ones, along both axes.
+    """
+    if min(len(x), len(y)) > 4 * _NODES:
+        nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)  # Chebyshev's, between which errors are small
+        (node_x, weights_x), (node_y, weights_y) = _polynomial(x, nodes), _polynomial(y, nodes)
+        exact = transformed(*np.meshgrid(node_x, node_y), source, target)
+        # Not by matrix products: the threads of BLAS would wait in loops for the next one.
+        found = [np.einsum("rj,jc->rc", weights_y, np.einsum("ji,ci->jc", item, weights_x)) for item in exact]
+        columns, rows = (np.linspace(0, len(axis) - 1, 2 * _NODES).astype(np.intp) for axis in (x, y))
+        probes = transformed(*np.meshgrid(x[columns], y[rows]), source, target)
+        if all(  # not if one is NaN
+            (abs(item[np.ix_(rows, columns)] - probe) <= tolerance).all()
+            for item, probe, tolerance in zip(found, probes, tolerances, strict=True)
+        ):
+            return found[0], found[1]
+    return transformed(*np.meshgrid(x, y), source, target)
+
+
+def _polynomial(axis: Floats, nodes: Floats) -> tuple[Floats, Floats]:
+    """Return the coordinates of nodes from -1 to 1 along an axis, and their weights in the polynomial at its points."""
+    middle, half = (axis[0] + axis[-1]) / 2, (axis[-1] - axis[0]) / 2
+    of_points, of_nodes = (chebvander(places, _NODES - 1) for places in ((axis - middle) / half, nodes))
+    of_nodes[:, 1:] *= 2  # sums over the nodes then are coefficients
+    return middle + half * nodes, np.einsum("pk,ik->pi", of_points, of_nodes) / _NODES
 
 
 def bounds_in(bounds: Bounds, source: str, target: str) -> Bounds:

@@ -19,7 +19,9 @@ from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions import Axis, Labels, axes_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.server.images import LABELS, RGB
 from zarrasync.server.label_colours import LabelColours
+from zarrasync.server.places import Indices, as_slice
 
 TILE = 256
 """Pixels of a tile along each side."""
@@ -79,6 +81,11 @@ class Pyramid:
         """The colours of labels."""
         return LabelColours(self.labels.colours if self.labels is not None else None)
 
+    @property
+    def colormap(self) -> str:
+        """The name of the colour map by default."""
+        return RGB if self.has_colours else LABELS if self.labels is not None else "viridis"
+
     @classmethod
     def of(
         cls,
@@ -129,6 +136,23 @@ class Pyramid:
         """Rows and columns of the finest level."""
         rows, columns = self.levels[0].shape[-2:]
         return rows, columns
+
+    def view(
+        self, level: Level, index: tuple[int, ...], rows: Indices, columns: Indices, cmap: str = ""
+    ) -> AsyncSelection:
+        """Return elements of a plane, or of as many planes as colours have samples.
+
+        Args:
+            level: The level.
+            index: The positions on the leading axes of the finest level.
+            rows: The rows of the level.
+            columns: The columns of the level.
+            cmap: The colour map.
+        """
+        leading: list[Any] = [*level.index(index)]
+        if cmap == RGB:
+            leading[self.channel] = slice(0, self.samples)
+        return level.select((*leading, as_slice(rows), as_slice(columns)))
 
     def turned(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return values of one or several planes, whose axes are in the order of the array, with rows and columns at the end."""

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import SelectionError
+from zarrasync.errors import CodecError, SelectionError
 from zarrasync.indexing.labels import LabelMethod, Position
 from zarrasync.indexing.parse import Basic, is_position, parse_selection
 from zarrasync.metadata.conventions import axis_names
@@ -18,6 +18,7 @@ from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.described import Described
+from zarrasync.server.limits import Unsupported
 
 _METHODS = (*get_args(LabelMethod), "exact")
 _OPEN = ("..", "")
@@ -103,7 +104,12 @@ async def select(
     names = axis_names(array.metadata) or [None] * array.ndim
     by_position, by_label = split_labels(text, [name for name in names if name])
     queries = {**by_label, **(labels or {})}
-    found = await positions_of(array, queries) if queries else {}
+    try:
+        found = await positions_of(array, queries) if queries else {}
+    except CodecError as error:
+        if error.key:  # a chunk is damaged
+            raise
+        raise Unsupported(f"coordinates of {array.name} have no labels: {error}") from error
     parsed = parse_selection(by_position, array.shape, names)
     indices: list[Position] = [*_for_each_axis(parsed, array.ndim)]
     for number, name in enumerate(names):

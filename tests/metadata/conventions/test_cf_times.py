@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from zarrasync.errors import CodecError, EncodingError
+from zarrasync.metadata.conventions.cf_dates import TimeAxis
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import (
     TimeUnits,
@@ -156,3 +157,14 @@ def test_dates_of_cftime():
     assert cf.decode(np.array([59, -1], "i4")).tolist() == dates.tolist()
     with pytest.raises(EncodingError, match="'360_day' is needed"):
         CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "360_day"}, "i4").encode(dates)
+
+
+@pytest.mark.parametrize("number", [1 << 60, -(1 << 60), 2.0**61])
+def test_numbers_that_are_too_far_away_are_no_dates(number: float):
+    with pytest.raises(CodecError, match="are not times"):  # and not others, because of an overflow
+        numbers_to_dates(np.array([number]), TimeUnits("days since 2024-02-28", "proleptic_gregorian"))
+    with pytest.raises(CodecError, match="are not times"):
+        numbers_to_dates(np.array([number]), TimeUnits("days", ""))
+    encoding = CFEncoding.from_attributes({"units": "days since 2024-02-28"}, "i8")
+    with pytest.raises(CodecError, match="have no labels"):
+        TimeAxis.of(encoding, np.array([10**9]), "time")

@@ -17,6 +17,8 @@ from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, 
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import (
     CALENDAR,
+    FINE_DAYS,
+    MICROSECOND_DAYS,
     Instants,
     day_number,
     duration_units,
@@ -37,8 +39,6 @@ _STEPS = (_DAY, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_0
 """Nanoseconds of days, hours, minutes, seconds, and their fractions: the resolutions of axes and of dates."""
 _YEAR, _MONTH = -2, -1
 """Resolutions of dates that are coarser than days. Finer ones are positions in ``_STEPS``."""
-_FINE_DAYS = 106_750
-"""Days around 1970 that 64-bit nanoseconds can represent."""
 _DURATION = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 _PYTHON_DAYS = range(-700_000, 2_900_000)
 """Days from 1970 on that Python's dates can represent."""
@@ -68,7 +68,7 @@ class TimeAxis:
         """Return the times that stored numbers stand for.
 
         Raises:
-            CodecError: If the units are invalid, or need cftime, which is not installed.
+            CodecError: If the units are invalid, or need cftime, which is not installed, or a time is too far from 1970.
         """
         missing = encoding.is_missing(stored)
         if encoding.times is None:  # times of NumPy
@@ -77,7 +77,12 @@ class TimeAxis:
         else:
             calendar = encoding.times.calendar
             days, rest = instants(encoding.unpack(stored)[~missing], encoding.times)
-        tick = 1 if not days.size or int(np.abs(days).max()) < _FINE_DAYS else 1000
+        most = int(np.abs(days).max()) if days.size else 0
+        if most >= MICROSECOND_DAYS:
+            raise CodecError(
+                f"the times of {name!r} are out of the range of 64-bit microseconds, so they have no labels"
+            )
+        tick = 1 if most < FINE_DAYS else 1000
         values = np.full(stored.shape, np.iinfo(np.int64).min)
         values[~missing] = days * (_DAY // tick) + rest // tick
         return cls(values, missing, calendar, tick, name)

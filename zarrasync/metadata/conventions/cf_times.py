@@ -48,9 +48,10 @@ _DAY_OF_1970 = 2_440_588
 """The Julian day number of 1970-01-01."""
 _REFORM = (1582, 10, 15)
 """The first day of the Gregorian calendar, after 1582-10-04 of the Julian one."""
-_FINE_DAYS, _MICROSECOND_DAYS = 106_750, 106_750_000
+FINE_DAYS, MICROSECOND_DAYS = 106_750, 106_750_000
 """Days around 1970 that 64-bit nanoseconds and microseconds can represent."""
 _MOST = float(1 << 62)
+_MOST_DAYS = (1 << 62) // 86_400
 Instants: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Days, counted as by ``_day``, and nanoseconds of the day."""
 
@@ -285,6 +286,8 @@ def _instants(numbers: npt.NDArray[Any], units: TimeUnits) -> Instants:
     if floors.size and not (float(floors.min()) >= -_MOST and float(floors.max()) <= _MOST):
         raise CodecError(f"numbers in {units.units!r} are not times: they are out of the range of 64-bit integers")
     days, steps = np.divmod(floors.astype("i8"), _DAY // step)
+    if days.size and int(np.abs(days).max()) > _MOST_DAYS:
+        raise CodecError(f"numbers in {units.units!r} are not times: they are out of the range of 64-bit seconds")
     within = steps * step + rest
     if numbers.dtype.kind == "f":
         within += np.rint((numbers.astype("f8") - floors) * step).astype("i8")
@@ -301,7 +304,7 @@ def _numbers(instants: Instants, units: TimeUnits) -> npt.NDArray[Any]:
         return np.asarray(days * float(per_day) + within / step)
     if not part.any():
         return np.asarray(days * per_day + steps)
-    if np.abs(days).max() < _FINE_DAYS:  # one division, as in pandas
+    if np.abs(days).max() < FINE_DAYS:  # one division, as in pandas
         return np.asarray((days * _DAY + within) / step)
     return np.asarray((days * per_day + steps) + part / step)
 
@@ -309,9 +312,9 @@ def _numbers(instants: Instants, units: TimeUnits) -> npt.NDArray[Any]:
 def _combine(days: npt.NDArray[np.int64], rest: npt.NDArray[np.int64], kind: str) -> npt.NDArray[Any]:
     """Return instants in nanoseconds, or in a coarser unit if these cannot represent all of them."""
     most = int(np.abs(days).max()) if days.size else 0
-    if most < _FINE_DAYS:
+    if most < FINE_DAYS:
         return np.asarray((days * _DAY + rest).view(f"{kind}[ns]"))
-    unit, per_second = ("us", 1_000_000) if most < _MICROSECOND_DAYS else ("s", 1)
+    unit, per_second = ("us", 1_000_000) if most < MICROSECOND_DAYS else ("s", 1)
     return np.asarray(
         (days * 86_400 * per_second + np.rint(rest / (1_000_000_000 // per_second)).astype("i8")).view(
             f"{kind}[{unit}]"

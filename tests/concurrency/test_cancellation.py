@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import zarrasync as za
 from tests.support.gated_store import GatedStore
 from zarrasync import stores, sync
 from zarrasync._concurrency.locks import KeyLock
+from zarrasync.codecs import BytesBytesCodec
 from zarrasync.stores import MemoryStore, WrapperStore
 
 
@@ -55,6 +57,38 @@ async def test_cancelling_a_read_stops_its_requests():
     assert (out == -1).all()
     async with asyncio.timeout(5):
         assert (await a[...])[-1] == 999
+
+
+async def test_cancelling_a_read_stops_its_computations():
+    """A codec thread notices between chunks, and the call waits for it."""
+    began, proceed, decoded = threading.Event(), threading.Event(), []
+
+    @dataclass(frozen=True)
+    class Slow(BytesBytesCodec):
+        name = "slow"
+
+        def encode(self, data):
+            return bytes(data)
+
+        def decode(self, data, size, limit, out):
+            decoded.append(1)
+            began.set()
+            proceed.wait(30)
+            return data
+
+    settings = {"threads": 1, "concurrency": 64}
+    a = await za.create_array(
+        GatedStore(MemoryStore()), data=np.arange(1 << 17), chunks=1 << 15, compressors=[Slow()], config=settings
+    )
+    task = asyncio.ensure_future(a[...].read())
+    assert await asyncio.to_thread(began.wait, 30)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=0.05)
+    assert not done
+    proceed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(decoded) == 1
 
 
 async def test_a_timeout_stops_a_read_of_local_files(tmp_path):

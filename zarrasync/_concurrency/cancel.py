@@ -62,14 +62,19 @@ def cancel_flag() -> CancelFlag:
     return CancelFlag(CALL_FLAG.get())
 
 
+def is_cancelled() -> bool:
+    """Return whether the current call was cancelled; for work on threads that consists of many steps."""
+    flag = CALL_FLAG.get()
+    return flag is not None and flag.cancelled
+
+
 def raise_if_cancelled() -> None:
-    """Check whether the current call was cancelled; for work on threads that consists of many steps.
+    """Check whether the current call was cancelled.
 
     Raises:
         asyncio.CancelledError: If it was.
     """
-    flag = CALL_FLAG.get()
-    if flag is not None and flag.cancelled:
+    if is_cancelled():
         raise asyncio.CancelledError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from threading import get_ident
@@ -127,8 +127,8 @@ class KeyLocks:
 
     __slots__ = ("_find", "_identities", "_stack")
 
-    def __init__(self, find: Callable[[], Sequence[Any]]) -> None:
-        self._find, self._identities = find, list[Any]()
+    def __init__(self, find: Callable[[], Iterable[Any]]) -> None:
+        self._find, self._identities = find, dict[Any, _Holder]()
         self._stack: AsyncExitStack | None = None
 
     @property
@@ -138,10 +138,10 @@ class KeyLocks:
 
     async def __aenter__(self) -> None:
         loop: _Place = get_ident() if driven() else asyncio.get_running_loop()
-        self._identities = list(dict.fromkeys(self._find()))
+        self._identities = dict.fromkeys(self._find(), _Holder(loop, is_shared=True))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
-                _holders.update(dict.fromkeys(self._identities, _Holder(loop, is_shared=True)))
+                _holders.update(self._identities)
                 _held_locks.set(_held_locks.get() | {self})
                 return
         async with AsyncExitStack() as stack:

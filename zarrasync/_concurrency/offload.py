@@ -94,7 +94,15 @@ async def run_in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing
         return await make()
     cores = config.get().pool_size
     executor = pool("computing", cores + 1) if computing else pool("io", max(8, 2 * cores))
-    outcome, work = _prepare(partial(_drive, make))
+    return await run_on(executor, partial(_drive, make))
+
+
+async def run_on(executor: Executor, function: Callable[[], T]) -> T:
+    """Run a function on a thread of a pool, and return its result.
+
+    Cancelling the caller sets the cancel flag of the function's call, and waits until the function has returned.
+    """
+    outcome, work = _prepare(function)
     outcome.job = submit(executor, work)
     return await _result(outcome)
 

@@ -13,7 +13,6 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType, TracebackType
 from typing import TypeAlias
@@ -286,16 +285,17 @@ class FileLocks:
         paths = dict(zip(places, self._paths, strict=True))
         for place in held.values():
             paths.pop(place, None)
-        key_locks = KeyLocks(partial(list, paths))
+        key_locks = KeyLocks(lambda: paths)
         await key_locks.__aenter__()
         self._key_locks, waited = key_locks, key_locks.waited
         try:
             file = lock_file()
             # Linux searches the locks of a file from the lowest byte on, so that this order is the quickest.
-            for position, place in sorted(zip(map(lock_position, paths), paths, strict=True), reverse=True):
+            positions = {lock_position(place): path for place, path in paths.items()}
+            for position in sorted(positions, reverse=True):
                 if not lock_byte(file, position):
                     waited = True
-                    file = await _acquire(position, paths[place], self._seconds)
+                    file = await _acquire(position, positions[position], self._seconds)
                 self._bytes.append((file, position))
         except BaseException:
             await self._unlock()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.cancel import CancelFlag
+from zarrasync._concurrency.cancel import CancelFlag, is_cancelled
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs.byte_ranges import ChunkDecoder, Piece
@@ -258,7 +258,7 @@ class Placement:
         chain, start = self.chain, 0
         with nullcontext() if memories is not None else self.workspace(chain, most) as workspace:
             for number, run in enumerate(runs):
-                if self.flag.cancelled:
+                if self.flag.cancelled or is_cancelled():
                     return
                 end = start + run.count
                 stored = values[start:end]
@@ -345,7 +345,7 @@ class Placement:
         largest = max((piece for piece, _ in fetched), key=lambda piece: (piece.chain.raw_size or 0) * piece.part.count)
         start = 0
         with self.workspace(largest.chain, largest.part.count) as workspace:
-            while start < len(fetched) and not self.flag.cancelled:
+            while start < len(fetched) and not (self.flag.cancelled or is_cancelled()):
                 count = self._place_together(fetched[start:])
                 if not count:
                     self._place_piece(key, *fetched[start], workspace)

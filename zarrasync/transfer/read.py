@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync._concurrency.gather import for_each
-from zarrasync._concurrency.offload import run_in_worker
-from zarrasync._util.memory import KEPT, aligned_empty, keep_freed_memory
+from zarrasync._concurrency.gather import for_each, gather
+from zarrasync._concurrency.offload import compute, run_in_worker
+from zarrasync._util.memory import KEPT, aligned_empty, keep_freed_memory, page_providers
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, as_bytes_view
 from zarrasync.errors import CodecError, SelectionError, ShapeError
@@ -93,12 +94,13 @@ class SingleChunk(NamedTuple):
 
     async def _fetch_chunk(self, key: str) -> Array | None:
         """Fetch and decode the chunk, and return the selected elements as a new array."""
-        (value,) = await self.chunks.store.fetch([Request(key, limit=self.chunks.limit)])
+        chunks, chain = self.chunks, self.chunks.metadata.chain
+        space = np.empty(chain.read_size_hint, np.uint8) if chain.read_size_hint else None
+        (value,) = await chunks.store.fetch_values([key], [space], chunks.limit)
         if value is None:
             return None
-        chain = self.chunks.metadata.chain
         order: Literal["C", "K"] = "C" if chain.memory_axis_order is None else "K"
-        return np.array(chain.decode(value.data)[(*self.inner_key, ...)], chain.spec.dtype.numpy, order=order)
+        return np.array(chain.decode(value)[(*self.inner_key, ...)], chain.spec.dtype.numpy, order=order)
 
     async def _fetch_elements(self, key: str, start: int, length: int) -> Array | None:
         """Fetch contiguous elements of a raw chunk into the result."""
@@ -189,7 +191,10 @@ async def read(
     absent: list[str] = []
     content = ContentBudget(limit, limit - plan.buffer.nbytes) if limit and chunks.metadata.dtype.is_variable else None
     options = PlaceOptions(fields, missing, absent, progress, content)
-    await (_run_blocking if chunks.store.blocking else _run_async)(plan, options)
+    if chunks.store.blocking:
+        await _run_blocking(plan, options)
+    else:
+        await _run_async(plan, options, page_providers(plan.buffer, chunks.config.memory_budget) if out is None else ())
     if absent:
         raise missing_chunks(chunks, absent)
     return layout.to_result(plan.buffer) if out is None else out
@@ -252,15 +257,21 @@ async def _read_runs(placement: Placement, runs: Sequence[AnyRun], kernel_read: 
         await read_blocking(placement, left)
 
 
-async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
-    """Carry out a plan on an asynchronous store, with bounded concurrency."""
+async def _run_async(plan: ReadPlan, options: PlaceOptions, providers: Sequence[Callable[[], None]]) -> None:
+    """Carry out a plan on an asynchronous store, with bounded concurrency.
+
+    The pages of a large result are provided meanwhile, because the processors are idle until the first responses arrive.
+    """
 
     async def run(group: tuple[Chunks, Sequence[AnyRun]]) -> None:
         chunks, runs = group
         flag = cancel_flag()
         await read_async(Placement(chunks, plan.buffer, options, flag), runs)
 
-    await for_each(run, plan.groups(), plan.chunks.concurrency)
+    calls = [partial(for_each, run, plan.groups(), plan.chunks.concurrency)]
+    if providers:
+        calls.append(partial(for_each, compute, providers, plan.chunks.config.pool_size))
+    await gather(calls)
 
 
 def _check_size(limit: int, transform: Transform, nbytes: int) -> None:

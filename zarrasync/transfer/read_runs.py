@@ -57,7 +57,7 @@ class _Read:
     def _budget(self, nbytes: int) -> AbstractAsyncContextManager[None]:
         return _TAKEN  # by the whole read
 
-    async def _compute(self, function: Callable[[], None], nbytes: int) -> None:
+    async def _compute(self, function: Callable[[], None]) -> None:
         function()
 
     async def _find(self, search: ShardSearch, fetch_index: Fetch, most: int, *, leave_work: bool) -> list[list[Span]]:
@@ -81,14 +81,14 @@ class _Read:
         async with self._budget(end):
             values = await self._store.fetch(requests, versions=search.version is not None)
             pieces = search.fetched(spans, values)
-            await self._compute(partial(self._placement.place_found, search.key, search.part, pieces), end)
+            await self._compute(partial(self._placement.place_found, search.key, search.part, pieces))
 
     async def _read_shard(self, search: ShardSearch) -> None:
         """Read a whole shard."""
         async with self._budget(self._chain.nbytes):
             (value,) = await self._store.fetch([Request(search.key, limit=self._chunks.limit)])
             data = None if value is None else value.data
-            await self._compute(partial(self._place_shard, search, data), self._chain.nbytes)
+            await self._compute(partial(self._place_shard, search, data))
 
     def _place_shard(self, search: ShardSearch, data: Buffer | None) -> None:
         self._placement.place_found(search.key, search.part, search.run_inside(data))
@@ -199,8 +199,8 @@ class _AsyncRead(_Read):
     def _budget(self, nbytes: int) -> AbstractAsyncContextManager[None]:
         return self._chunks.budget(nbytes)
 
-    async def _compute(self, function: Callable[[], None], nbytes: int) -> None:
-        await self._codec_runner.run(function, nbytes)
+    async def _compute(self, function: Callable[[], None]) -> None:
+        await self._codec_runner.run(function)
 
     async def run(self, runs: Sequence[AnyRun]) -> None:
         config, concurrency, nbytes = self._chunks.config, self._chunks.concurrency, self._chain.nbytes
@@ -214,20 +214,15 @@ class _AsyncRead(_Read):
             *(partial(self._read_batch, group) for group in groups),
             *(partial(self._read_part, search) for search in searches),
         ]
-        try:
-            await for_each(_call, work, concurrency)
-        finally:
-            self._placement.flag.cancel()
-            await self._codec_runner.join()
+        await for_each(_call, work, concurrency)
 
     async def _read_batch(self, runs: Sequence[AnyRun]) -> None:
         """Read whole chunks."""
         keys = [key for run in runs for key in self._chunks.keys(run)]
-        nbytes = len(keys) * self._chain.nbytes
-        async with self._chunks.budget(nbytes):
+        async with self._chunks.budget(len(keys) * self._chain.nbytes):
             values = await self._store.fetch([Request(key, limit=self._chunks.limit) for key in keys])
             data = [None if value is None else value.data for value in values]
-            await self._compute(partial(self._placement.place_runs, runs, keys, data), nbytes)
+            await self._compute(partial(self._placement.place_runs, runs, keys, data))
 
     async def _read_part(self, search: ShardSearch) -> None:
         """Read the wanted inner chunks of a shard."""

@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate, thread_turns
-from zarrasync._concurrency.offload import codec_pool, helper_pool, submit
+from zarrasync._concurrency.offload import codec_pool, helper_pool, run_on
 from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 from zarrasync.transfer.limits import ONE_THREAD
 
+T = TypeVar("T")
 ThreadJob: TypeAlias = Callable[[], "Iterable[ThreadJob] | None"]
 """A piece of work; it may return further jobs."""
 
@@ -192,85 +192,21 @@ def _raise_if_cancelled(flag: CancelFlag) -> None:
         raise asyncio.CancelledError
 
 
-_Computation = Callable[[], Any]
-
-
 class CodecRunner:
-    """Runs computations of one event loop's tasks on the codec threads.
+    """Runs computations of a call's tasks on the codec threads.
 
-    While all threads are busy, computations queue. The next free thread takes a batch of them.
+    It passes them only as many as keep them busy, so that calls share the threads fairly.
+
+    Args:
+        settings: The settings, which determine the number of threads.
     """
 
     def __init__(self, settings: Config) -> None:
         keep_freed_memory()
-        self._settings = settings
-        self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[_Computation, int, asyncio.Future[Any]]] = deque()
-        self._running: set[asyncio.Future[Any]] = set()
-        self._starting = False
+        self._executor = codec_pool(settings)
+        self._turns = asyncio.Semaphore(2 * settings.pool_size)
 
-    async def run(self, function: _Computation, nbytes: int) -> Any:
-        """Return the result of a function.
-
-        Args:
-            function: The computation.
-            nbytes: Size of its result in bytes, which determines the size of batches.
-        """
-        outcome: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append((function, nbytes, outcome))
-        if not self._starting and len(self._running) < self._settings.pool_size:
-            self._starting = True
-            self._loop.call_soon(self._start)  # so that computations of the same loop iteration join the batch
-        return await outcome
-
-    async def join(self) -> None:
-        """Drop computations that have not begun, and wait for the others."""
-        self._queue.clear()
-        while self._running:
-            try:
-                await asyncio.wait(set(self._running))
-            except asyncio.CancelledError:
-                continue  # the caller raises it again
-
-    def _start(self) -> None:
-        self._starting = False
-        while self._queue and len(self._running) < self._settings.pool_size:
-            functions, outcomes = self._next_batch()
-            if functions:
-                job = asyncio.wrap_future(
-                    submit(codec_pool(self._settings), partial(_compute, functions)), loop=self._loop
-                )
-                self._running.add(job)
-                job.add_done_callback(partial(self._finish, outcomes))
-
-    def _next_batch(self) -> tuple[deque[_Computation], list[asyncio.Future[Any]]]:
-        functions, outcomes, size = deque[_Computation](), list[asyncio.Future[Any]](), 0
-        while self._queue and (not functions or size < self._settings.batch_bytes):
-            function, nbytes, outcome = self._queue.popleft()
-            if not outcome.cancelled():
-                functions.append(function)
-                outcomes.append(outcome)
-                size += nbytes
-        return functions, outcomes
-
-    def _finish(self, outcomes: list[asyncio.Future[Any]], job: asyncio.Future[Any]) -> None:
-        self._running.discard(job)
-        for outcome, (result, error) in zip(outcomes, job.result(), strict=True):
-            if outcome.cancelled():
-                continue
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(result)
-        self._start()
-
-
-def _compute(functions: deque[_Computation]) -> list[tuple[Any, BaseException | None]]:
-    """Return results and errors. Drop references to functions at once, because a thread may keep its job longer."""
-    results: list[tuple[Any, BaseException | None]] = []
-    while functions:
-        try:
-            results.append((functions.popleft()(), None))
-        except BaseException as error:  # compiled code may raise one to panic; the caller must see it
-            results.append((None, error))
-    return results
+    async def run(self, function: Callable[[], T]) -> T:
+        """Return the result of a function. A cancelled task waits until the function has returned."""
+        async with self._turns:
+            return await run_on(self._executor, function)

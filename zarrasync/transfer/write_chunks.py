@@ -126,8 +126,8 @@ class Encoder:
         return None if empty and not self._keep_empty else data
 
 
-Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
-"""Runs a function whose result has a number of bytes, on this thread or on a codec thread."""
+Compute: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a function, on this thread or on a codec thread."""
 
 
 class WriteOptions(NamedTuple):
@@ -213,11 +213,8 @@ class ChunkWriter:
             async with self._chunks.budget(nbytes):
                 await self._write_part(part, codec_runner.run)
 
-        try:
-            await for_each(write, parts, self._chunks.concurrency)
-            await self._erase_empty()
-        finally:
-            await codec_runner.join()
+        await for_each(write, parts, self._chunks.concurrency)
+        await self._erase_empty()
 
     @property
     def _bytes_to_encode(self) -> int:
@@ -259,7 +256,7 @@ class ChunkWriter:
             elif self._options.only_present:
                 self._empty.append(key)  # cleared completely, even if no element equals the fill value
             else:
-                data = await compute(partial(self._encoder.whole, part), self._chain.nbytes)
+                data = await compute(partial(self._encoder.whole, part))
                 if data is None:
                     self._empty.append(key)
                 else:
@@ -341,7 +338,7 @@ class ChunkWriter:
                 return
 
     async def _merge(self, part: ChunkRun, stored: Buffer | None, compute: Compute) -> Buffer | None:
-        data: Buffer | None = await compute(partial(self._encoder.merged, part, stored), self._chain.nbytes)
+        data: Buffer | None = await compute(partial(self._encoder.merged, part, stored))
         return data
 
     async def _erase(self, key: str, version: object) -> None:
@@ -356,5 +353,5 @@ class ChunkWriter:
         self._options.progress(run.size * dtype_of(self._chunks, self._options.fields).itemsize)
 
 
-async def _here(function: Callable[[], Any], nbytes: int) -> Any:
+async def _here(function: Callable[[], Any]) -> Any:
     return function()

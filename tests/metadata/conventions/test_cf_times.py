@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from zarrasync.errors import CodecError, EncodingError
-from zarrasync.metadata.conventions.cf_dates import TimeAxis
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_labels import TimeAxis
 from zarrasync.metadata.conventions.cf_times import (
     TimeUnits,
     convert_numbers,

@@ -61,7 +61,7 @@ class LatencyStore(_DisturbedStore):
         if seconds < 0 or jitter < 0:
             raise ValueError(f"seconds and jitter must be at least 0, found {seconds} and {jitter}")
         self.seconds, self.jitter = seconds, jitter
-        self.blocking, self.exclusive, self.near, self.concurrency = False, False, False, concurrency
+        self.blocking, self.exclusive_locks, self.is_local, self.concurrency = False, False, False, concurrency
         self.quick_listing = True
 
     async def _before(self, operation: str, key: str) -> None:

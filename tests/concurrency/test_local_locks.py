@@ -26,7 +26,7 @@ from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import FsspecStore, LocalStore, Request
 from zarrasync.stores.local_locks import FileLocks, Place, describe_holder, lock_position, place_of
 
-needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exclude threads only")
+needs_processes = pytest.mark.skipif(not LocalStore.exclusive_locks, reason="locks exclude threads only")
 
 
 @contextmanager
@@ -264,7 +264,7 @@ async def test_writes_under_a_lock_of_the_caller(tmp_path: Path, native: Literal
         (value,) = await store.fetch([Request("c/0/0")], versions=True)
         assert value is not None
         await asyncio.wait_for(store.put("c/0/0", bytes(value.data), if_version=value.version), 60)
-        if LocalStore.exclusive:
+        if LocalStore.exclusive_locks:
             assert describe_holder(position) != "another process"
     assert (await array.view[key].read() == 7).all()
     assert describe_holder(position) == "another process"

@@ -135,7 +135,7 @@ async def test_endless_conflicts_time_out(api: Api):
 
         def __init__(self, inner: Store) -> None:
             super().__init__(inner)
-            self.exclusive, self.busy = False, False
+            self.exclusive_locks, self.busy = False, False
 
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
             if self.busy:

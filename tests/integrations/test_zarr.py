@@ -143,7 +143,7 @@ def test_the_synchronous_interface(theirs: ZarrStore):
     from zarr.abc.store import SupportsSyncStore
 
     assert isinstance(theirs, SupportsSyncStore)
-    assert theirs._supports_sync_io == (theirs.inner.blocking and theirs.inner.near)
+    assert theirs._supports_sync_io == (theirs.inner.blocking and theirs.inner.is_local)
     if not theirs._supports_sync_io:
         return
     theirs.set_sync("a", default_buffer_prototype().buffer.from_bytes(b"0123"))

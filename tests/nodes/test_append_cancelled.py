@@ -25,7 +25,7 @@ async def test_a_cancelled_append_releases_its_rows():
     class Slow(WrapperStore):
         def __init__(self, inner: Store) -> None:
             super().__init__(inner)
-            self.exclusive, self.blocking = False, True
+            self.exclusive_locks, self.blocking = False, True
 
         async def put(self, key, data, *, if_version=None):
             if "c/" in key:
@@ -205,7 +205,7 @@ async def test_a_failed_append_releases_its_rows(blocking: bool):
 
         def __init__(self, inner: Store) -> None:
             super().__init__(inner)
-            self.exclusive, self.blocking = False, blocking
+            self.exclusive_locks, self.blocking = False, blocking
 
         async def put(self, key, data, *, if_version=None):
             if key.startswith("c/") and self.fail:

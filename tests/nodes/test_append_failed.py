@@ -62,7 +62,7 @@ async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str
 @pytest.mark.parametrize("exclusive", [True, False])
 async def test_a_failed_append_without_a_fill_value_stores_nothing_more(api: Api, exclusive: bool):
     store = Full()
-    store.exclusive, store.begins, store.ever = exclusive, tuple("0123456789"), False
+    store.exclusive_locks, store.begins, store.ever = exclusive, tuple("0123456789"), False
     options = {"shape": 3, "chunks": 4, "dtype": "i4", "zarr_format": 2, "fill_value": None}
     array = await api(api.create_array(store, **options))
     await api.write(array, ..., [1, 2, 3])
@@ -75,7 +75,7 @@ async def test_a_failed_append_without_a_fill_value_stores_nothing_more(api: Api
 
 async def test_failed_repairs_are_logged(api: Api, caplog: pytest.LogCaptureFixture):
     store = Full()
-    store.exclusive = False
+    store.exclusive_locks = False
     array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=4))
     store.room = 0
     with pytest.raises(StoreError, match="disk is full"):
@@ -178,7 +178,7 @@ async def test_rows_that_cannot_be_erased_stay(api: Api):
     """Otherwise their values would come back when the array grows."""
 
     class Broken(Full):
-        exclusive = False  # as object stores, where appends reserve rows
+        exclusive_locks = False  # as object stores, where appends reserve rows
 
         async def erase_values(self, keys: Any) -> None:
             raise StoreError("the service does not respond", key="c/1/0")

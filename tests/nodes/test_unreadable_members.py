@@ -178,7 +178,7 @@ async def test_a_group_whose_members_cannot_be_listed(api):
     root.create_array("g/inner", data=np.arange(3))
 
     class Unlistable(stores.WrapperStore):
-        flat = False
+        flat_namespace = False
 
         async def list_dir(self, prefix):
             if prefix == "g/":

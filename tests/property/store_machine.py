@@ -54,7 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
         if pickled and self.make not in NOT_PICKLED:
             self.store, old = pickle.loads(pickle.dumps(self.store)), self.store
             self.driver.store(old, "close")
-            if not old.portable:
+            if not old.shareable:
                 self.past.clear()  # a copy of the values, whose versions differ
         else:
             self._do("close")

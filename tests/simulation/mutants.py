@@ -104,15 +104,15 @@ MUTANTS = [
         "appends to object stores do not reserve rows",
         "arrays",
         "nodes/append_resize.py",
-        "if store.bounded or (store.conditional and not store.exclusive):",
-        "if store.bounded:",
+        "if store.checks_bounds or (store.conditional and not store.exclusive_locks):",
+        "if store.checks_bounds:",
     ),
     Mutant(
         "appends to files publish the shape before the rows",
         "arrays",
         "nodes/append_resize.py",
-        "if store.bounded or (store.conditional and not store.exclusive):",
-        "if store.bounded or store.conditional:",
+        "if store.checks_bounds or (store.conditional and not store.exclusive_locks):",
+        "if store.checks_bounds or store.conditional:",
         seeds=3000,
     ),
     Mutant(
@@ -156,7 +156,7 @@ MUTANTS = [
         "parts of chunks are written where versions cannot be compared",
         "unconditional",
         "transfer/unaligned.py",
-        "is_allowed(chunks.config.unaligned, safe=chunks.store.guarded)",
+        "is_allowed(chunks.config.unaligned, safe=chunks.store.safe_updates)",
         "is_allowed(chunks.config.unaligned, safe=True)",
     ),
     Mutant(

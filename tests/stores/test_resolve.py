@@ -394,9 +394,9 @@ def test_mappings_that_hold_something_else():
 
 def test_persistent_identities():
     """Whether an identity is valid in other and later processes."""
-    assert stores.resolve("s3://bucket/x", {"anon": True}).lasting
-    assert not stores.resolve("memory://x").lasting
-    assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting
+    assert stores.resolve("s3://bucket/x", {"anon": True}).lasting_identity
+    assert not stores.resolve("memory://x").lasting_identity
+    assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting_identity
 
 
 @pytest.mark.parametrize("suffix", ["", "|zip:", "|zip:a/"])
@@ -420,9 +420,9 @@ def test_parameters_of_requests_belong_to_identities():
 
 def test_archives_are_as_lasting_as_their_stores():
     memory = stores.RemoteZipStore(stores.MemoryStore(), "a.zip")
-    assert (memory.lasting, memory.portable) == (False, False)
+    assert (memory.lasting_identity, memory.shareable) == (False, False)
     remote = stores.RemoteZipStore(stores.HTTPStore("http://h"), "a.zip")
-    assert (remote.lasting, remote.portable) == (True, True)
+    assert (remote.lasting_identity, remote.shareable) == (True, True)
 
 
 def _account(name: str) -> dict[str, str]:
@@ -449,7 +449,7 @@ def test_users_of_one_place_have_caches_of_their_own(url: str, options: Any, oth
     store, same, other = (stores.resolve(url, given) for given in (options, dict(options), other_options))
     assert store.identity == same.identity == other.identity
     assert store.viewer == same.viewer != other.viewer
-    assert store.lasting
+    assert store.lasting_identity
 
 
 @pytest.mark.servers
@@ -464,7 +464,7 @@ def test_users_of_one_place_have_caches_of_their_own(url: str, options: Any, oth
 )
 def test_users_without_a_name(url: str, option: str, value: Any):
     """Another process could not tell the user from others."""
-    assert not stores.resolve(url, {option: value}).lasting
+    assert not stores.resolve(url, {option: value}).lasting_identity
 
 
 def test_cached_values_of_mappings_are_not_shared(tmp_path: Path):

@@ -292,7 +292,7 @@ def test_stores_of_zarr_python_around_others():
     wrapped = zarr.storage.LoggingStore(memory, log_level="ERROR")
     assert stores.resolve(memory).identity == stores.resolve(wrapped).identity
     assert stores.resolve(memory.with_read_only(True)).identity == stores.resolve(memory).identity
-    assert not stores.resolve(wrapped).portable
+    assert not stores.resolve(wrapped).shareable
     obstore = pytest.importorskip("obstore")
     inner = obstore.store.MemoryStore()
     for read_only in (True, False):
@@ -536,7 +536,7 @@ async def test_operations_of_transactions_are_counted():
 @pytest.mark.parametrize("name", sorted(WRAPPERS.keys() - {"ListedStore"}))  # a copy of it is the inner store
 def test_a_copy_has_the_attributes_that_were_set(name: str, tmp_path: Path):
     store = WRAPPERS[name](stores.LocalStore(tmp_path), tmp_path)
-    store.conditional = store.exclusive = False
+    store.conditional = store.exclusive_locks = False
     copy = pickle.loads(pickle.dumps(store))
     assert not copy.conditional
-    assert not copy.exclusive
+    assert not copy.exclusive_locks

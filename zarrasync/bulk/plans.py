@@ -174,7 +174,7 @@ class LostWork(PlannedWork):
                     key=self.dest.path,
                 )
             claim.folder.forget_tasks()
-            if claim.found.get("is_new") and not store.bounded:
+            if claim.found.get("is_new") and not store.checks_bounds:
                 bridge.run(self._erase(claim.found), blocking=store.blocking)
 
     async def _erase(self, found: Mapping[str, Any]) -> None:

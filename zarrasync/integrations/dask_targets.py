@@ -85,7 +85,7 @@ def check_reach(store: Store) -> None:
     Raises:
         StoreError: If values written by other processes would be lost.
     """
-    if not store.portable and _pickles_targets():
+    if not store.shareable and _pickles_targets():
         raise _out_of_reach(store)
 
 
@@ -157,7 +157,7 @@ class WriteTarget:
             self._changed.wait_for(lambda: not self._writing)
 
     def __reduce__(self) -> Any:
-        if not self.array.store.portable:
+        if not self.array.store.shareable:
             self.refusal = _out_of_reach(self.array.store)
             raise self.refusal
         return _target_in_process, (self.array, self.token)

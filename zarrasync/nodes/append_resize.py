@@ -206,7 +206,7 @@ class Append:
             ShapeError: As for ``AsyncArray.append``.
         """
         store = self._handle.store
-        if store.bounded or (store.conditional and not store.exclusive):
+        if store.checks_bounds or (store.conditional and not store.exclusive_locks):
             await self.reserve_then_write()
         else:
             await self.write_then_grow()

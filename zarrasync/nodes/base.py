@@ -141,7 +141,7 @@ class MetadataCell(Generic[M]):
         Under a lock that excludes all other writers, metadata is read again instead, and no conditional write is needed.
         """
         store, source = self.handle.store, self.metadata.source
-        return store.conditional and not store.exclusive and source is not None and bool(source.versions)
+        return store.conditional and not store.exclusive_locks and source is not None and bool(source.versions)
 
     async def _load(self) -> M:
         return self._checked((await load_node(self.handle)).metadata)

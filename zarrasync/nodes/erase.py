@@ -75,7 +75,7 @@ async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:
 
 async def _erase_others(store: Store, prefix: str, keys: KeyIndex, kept: KeyIndex) -> None:
     """Erase the keys that start with a prefix, except for kept keys, and the directories without kept keys."""
-    has_directories = store.blocking and not store.flat
+    has_directories = store.blocking and not store.flat_namespace
     erased: list[str] = []
     directories = [prefix]
     for directory in directories:
@@ -105,7 +105,7 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
         UnsupportedOperation: If the store cannot list.
     """
     store = handle.chunk_store(metadata)
-    if store.bounded:  # it has no chunks of an array that does not exist
+    if store.checks_bounds:  # it has no chunks of an array that does not exist
         return []
     keys = [key for key in await store.list_prefix("") if not key.startswith(f"{JOB_FOLDER}/")]
     coords = {key: metadata.keys.decode(key, metadata.ndim) for key in keys}

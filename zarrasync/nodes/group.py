@@ -228,7 +228,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             return True
         except StoreError as error:
             check_partial(error)
-            if not self.store.near:  # a server may refuse keys that do not exist
+            if not self.store.is_local:  # a server may refuse keys that do not exist
                 raise
             return True
 

@@ -161,7 +161,7 @@ async def _erase(store: Store, copied: Mapping[str, object], prefixes: Sequence[
     remaining: list[str] = []
     for prefix in prefixes:
         remaining += sorted(await store.list_prefix(prefix))
-        if store.blocking and not store.flat:
+        if store.blocking and not store.flat_namespace:
             await _remove_directories(store, prefix)
     return remaining
 

@@ -154,7 +154,7 @@ class NodeHandle:
         Raises:
             UnsupportedOperation: If the store cannot list.
         """
-        if self.consolidated is not None or not self.store.flat:
+        if self.consolidated is not None or not self.store.flat_namespace:
             return self
         return replace(self, store=ListedStore(self.store, KeyIndex(await self.list_keys())))
 

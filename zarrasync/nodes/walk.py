@@ -83,9 +83,9 @@ async def begin_listings(store: Store, prefix: str, *, deep: bool, certain: bool
     async with AsyncExitStack() as stack:
         directory: Callable[[], Awaitable[Listing]] | None = None
         list_below: Callable[[], Awaitable[KeysBelow]] | None = None
-        if deep and store.flat:
+        if deep and store.flat_namespace:
             list_below = partial(_all_keys, store, prefix)
-        elif store.quick_listing or (certain and not store.blocking and not store.flat):
+        elif store.quick_listing or (certain and not store.blocking and not store.flat_namespace):
             directory = await stack.enter_async_context(in_background(partial(store.list_dir, prefix)))
             list_below = partial(_few_keys, store, prefix) if deep and store.quick_listing else None
         below = None if list_below is None else await stack.enter_async_context(in_background(list_below))
@@ -164,7 +164,7 @@ class _ListedBefore(WrapperStore):
         self._listings, self._index, self._documents = listings, index, documents
 
     @property
-    def flat(self) -> bool:
+    def flat_namespace(self) -> bool:
         return False
 
     async def list_dir(self, prefix: str) -> Listing:
@@ -253,7 +253,7 @@ async def walk_listed(group: NodeHandle, listings: Listings, max_depth: int | No
         level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
         depth += 1
     has_failed = all(isinstance(failure, StoreError) for failure in failures.values())
-    if failures and has_failed and not nodes and not group.store.near:  # credentials may have expired, for instance
+    if failures and has_failed and not nodes and not group.store.is_local:  # credentials may have expired, for instance
         raise next(iter(failures.values()))
     return Walk(sorted(nodes, key=lambda item: item[0]), failures)
 

@@ -43,13 +43,13 @@ class Store(ABC):
         writeable: Whether values can be stored and erased.
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
-        exclusive: Whether ``lock`` excludes all other writers, so that only the holder changes a locked value.
+        exclusive_locks: Whether ``lock`` excludes all other writers, so that only the holder changes a locked value.
         supports_consolidated_metadata: Whether groups may have consolidated metadata. Stores with fast
             listings ignore it.
-        bounded: Whether the store rejects chunks outside the array that its metadata document describes.
+        checks_bounds: Whether the store rejects chunks outside the array that its metadata document describes.
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run meanwhile.
-        near: Whether values come from this machine's memory or disk, with little latency.
+        is_local: Whether values come from this machine's memory or disk, with little latency.
         quick_listing: Whether one request lists a directory or hundreds of keys, as in object stores. Groups of such a
             store are listed while they are opened.
         concurrency: Maximum number of requests in flight.
@@ -65,12 +65,12 @@ class Store(ABC):
     writeable: bool = True
     listable: bool = True
     conditional: bool = False
-    exclusive: bool = False
+    exclusive_locks: bool = False
     supports_consolidated_metadata: bool = True
-    bounded: bool = False
+    checks_bounds: bool = False
     blocking: bool = False
     parallel: bool = True
-    near: bool = False
+    is_local: bool = False
     quick_listing: bool = False
     concurrency: int = 64
     limits_requests: bool = False
@@ -106,12 +106,12 @@ class Store(ABC):
         return None
 
     @property
-    def lasting(self) -> bool:
+    def lasting_identity(self) -> bool:
         """Whether the identity means the same data in other processes, and later."""
         return True
 
     @property
-    def flat(self) -> bool:
+    def flat_namespace(self) -> bool:
         """Whether listing one directory takes as long as listing everything below it."""
         return type(self).list_dir is Store.list_dir
 
@@ -121,12 +121,12 @@ class Store(ABC):
         return type(self).list_sizes is not Store.list_sizes
 
     @property
-    def guarded(self) -> bool:
+    def safe_updates(self) -> bool:
         """Whether read-modify-write cycles are safe: other writers are excluded or detected."""
-        return self.conditional or self.exclusive
+        return self.conditional or self.exclusive_locks
 
     @property
-    def portable(self) -> bool:
+    def shareable(self) -> bool:
         """Whether a pickled copy in another process reads and writes the same data."""
         return True
 

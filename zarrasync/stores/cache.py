@@ -411,7 +411,7 @@ def must_bypass_cache(store: Store) -> bool:
     Otherwise a call that changes a value may use its cached value, because the store compares the version. But it must not
     use cached absence: it may store nothing then, so that nothing is compared.
     """
-    return holds_key_lock() and (store.exclusive or not store.conditional)
+    return holds_key_lock() and (store.exclusive_locks or not store.conditional)
 
 
 class _LoopFetch:

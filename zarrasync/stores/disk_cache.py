@@ -79,7 +79,7 @@ class DiskCachingStore(CacheStore):
     def _reset(self) -> None:
         self._lock = thread_lock()
         # An identity that may mean other data tomorrow gets entries that no one else uses.
-        self._session = "" if self.inner.lasting else uuid.uuid4().hex
+        self._session = "" if self.inner.lasting_identity else uuid.uuid4().hex
         self._cleanup_lock = thread_lock()
         self._bytes_since_cleanup: int | None = None  # None until the directory was measured
         self._changes = 0

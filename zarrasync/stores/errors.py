@@ -52,7 +52,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     """
     kind = type(error).__name__
     access = store.access if verb in ("read", "list") or store.access != "credentials" else "other"
-    is_refusal = kind in _REFUSALS and not store.near
+    is_refusal = kind in _REFUSALS and not store.is_local
     hint = f" ({_REFUSED[access]})" if is_refusal else ""
     if match := _OTHER_REGION.search(f"{error}\n{error.__cause__}"):  # s3fs keeps the response in the cause
         options = {"client_kwargs": {"region_name": match[1] or "…"}}
@@ -63,7 +63,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
             "",
             "the bucket does not exist; check its name, and the endpoint and account in the storage options",
         )
-    elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.near:
+    elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.is_local:
         hint, reason = "", f"no credentials were found; {_NOT_FOUND[access]}"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {reason}{hint}", key=key)
 

@@ -276,7 +276,7 @@ class Turn(Lease):
 
     async def __aenter__(self) -> Self:
         store = self._store
-        is_shared = store.portable and not (store.blocking or store.exclusive or store.bounded)
+        is_shared = store.shareable and not (store.blocking or store.exclusive_locks or store.checks_bounds)
         if is_shared and store.conditional and store.writeable:
             with suppress(ConditionsUnsupported):
                 await self.enter(self._choose, self._busy, self._seconds or float("inf"))

@@ -62,9 +62,9 @@ class LocalStore(Store):
     """
 
     blocking = True
-    near = True
+    is_local = True
     conditional = True
-    exclusive = BETWEEN_PROCESSES
+    exclusive_locks = BETWEEN_PROCESSES
     concurrency = 16
 
     def __init__(self, root: str | os.PathLike[str], *, fsync: bool | None = None) -> None:

@@ -30,10 +30,10 @@ class MemoryStore(Store):
     """
 
     blocking = True
-    near = True
+    is_local = True
     parallel = False
     conditional = True
-    exclusive = True
+    exclusive_locks = True
 
     def __init__(self, values: MutableMapping[str, Any] | None = None) -> None:
         self.values: MutableMapping[str, Any] = {} if values is None else values
@@ -44,11 +44,11 @@ class MemoryStore(Store):
         return ("memory", id(self.values))
 
     @property
-    def lasting(self) -> bool:
+    def lasting_identity(self) -> bool:
         return False
 
     @property
-    def portable(self) -> bool:
+    def shareable(self) -> bool:
         return False
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class MemoryStore(Store):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["values"])  # type: ignore[misc]  # the only way to set the fields
-        self.writeable = self.conditional = self.exclusive = False
+        self.writeable = self.conditional = self.exclusive_locks = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a store over a copy of the values, which stays in the process and can be written like this one."""

@@ -71,12 +71,12 @@ class RemoteZipStore(Store):
         return ("zip", self.inner.location(self.key))
 
     @property
-    def lasting(self) -> bool:
-        return self.inner.lasting
+    def lasting_identity(self) -> bool:
+        return self.inner.lasting_identity
 
     @property
-    def portable(self) -> bool:
-        return self.inner.portable
+    def shareable(self) -> bool:
+        return self.inner.shareable
 
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return (*super().lineage(path), *self.inner.lineage(self.key))

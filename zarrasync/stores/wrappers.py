@@ -23,12 +23,12 @@ T = TypeVar("T")
 _FORWARDED = (
     "writeable",
     "listable",
-    "exclusive",
+    "exclusive_locks",
     "supports_consolidated_metadata",
-    "bounded",
+    "checks_bounds",
     "blocking",
     "parallel",
-    "near",
+    "is_local",
     "quick_listing",
     "concurrency",
     "limits_requests",
@@ -108,16 +108,16 @@ class WrapperStore(Store):
         return self.inner.why_read_only()
 
     @property
-    def lasting(self) -> bool:
-        return self.inner.lasting
+    def lasting_identity(self) -> bool:
+        return self.inner.lasting_identity
 
     @property
-    def portable(self) -> bool:
-        return self.inner.portable
+    def shareable(self) -> bool:
+        return self.inner.shareable
 
     @property
-    def flat(self) -> bool:
-        return self.inner.flat
+    def flat_namespace(self) -> bool:
+        return self.inner.flat_namespace
 
     @property
     def sizes_listings(self) -> bool:
@@ -537,7 +537,7 @@ class ListedStore(WrapperStore):
         return _same, (self.inner,)
 
     @property
-    def flat(self) -> bool:
+    def flat_namespace(self) -> bool:
         return False
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:

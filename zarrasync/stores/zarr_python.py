@@ -51,15 +51,15 @@ class ZarrPythonStore(RemoteStore):
         self.concurrency = concurrency or self.settings.concurrency or 64
         self._has_ranges = True
         inner = self._innermost = _innermost(store)
-        self.bounded = type(inner).__module__.partition(".")[0] == "icechunk"
+        self.checks_bounds = type(inner).__module__.partition(".")[0] == "icechunk"
         # Writes of an icechunk session are isolated until they are committed, which detects conflicts. Merging forks of
         # a session would lose one fork's changes of a chunk.
-        self.exclusive = not self.portable or (self.bounded and not _is_fork(inner))
+        self.exclusive_locks = not self.shareable or (self.checks_bounds and not _is_fork(inner))
 
     @cached_property
     def _token(self) -> object:
         """An object that all stores of an icechunk session, or of a dict, have in common; ``None`` for other stores."""
-        if self.bounded:
+        if self.checks_bounds:
             return _session_of(self._innermost)
         data = getattr(self._innermost, "_store_dict", None)
         return None if data is None else id(data)
@@ -84,11 +84,11 @@ class ZarrPythonStore(RemoteStore):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if not self.portable:
-            self.writeable = self.exclusive = False
+        if not self.shareable:
+            self.writeable = self.exclusive_locks = False
 
     def _check_writeable(self, verb: str) -> None:
-        if not self.writeable and not self.portable and not getattr(self.store, "read_only", False):
+        if not self.writeable and not self.shareable and not getattr(self.store, "read_only", False):
             raise self._unsupported(verb, COPY_OF_MEMORY)
         if not self.writeable:
             raise self._unsupported(verb, self._how_to_write)
@@ -112,11 +112,11 @@ class ZarrPythonStore(RemoteStore):
             return ("zarr-python", type(self.store).__name__, id(self.store))
 
     @property
-    def lasting(self) -> bool:
+    def lasting_identity(self) -> bool:
         return False  # hashes of strings differ between processes
 
     @property
-    def portable(self) -> bool:
+    def shareable(self) -> bool:
         return "MemoryStore" not in type(self._innermost).__name__
 
     def __repr__(self) -> str:

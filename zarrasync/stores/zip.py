@@ -55,7 +55,7 @@ class ZipStore(Store):
         self._path = Path(os.path.abspath(os.fspath(file))) if isinstance(file, str | os.PathLike) else None
         self._file = None if self._path is not None else _check_file(file)
         self.mode = mode
-        self.writeable = self.conditional = self.exclusive = mode != "r"
+        self.writeable = self.conditional = self.exclusive_locks = mode != "r"
         self.close_after_use = mode == "auto"
         self._reset()
         if mode in ("w", "x"):
@@ -74,11 +74,11 @@ class ZipStore(Store):
         return (*super().lineage(path), *archive)
 
     @property
-    def lasting(self) -> bool:
+    def lasting_identity(self) -> bool:
         return self._path is not None
 
     @property
-    def portable(self) -> bool:
+    def shareable(self) -> bool:
         return not self.writeable
 
     def __repr__(self) -> str:

@@ -209,7 +209,7 @@ class ChunkCache:
             return await load()
         name = *_state(chunks), *missing
         if not driven():
-            return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.near))
+            return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.is_local))
         with self._lock:
             turn = self._turns.setdefault(name, FifoGate(1))
         async with Permits(turn, 1):
@@ -272,14 +272,14 @@ class ChunkCache:
             self._misses += len(coords)
         region = grid.box(first, last)
         transform = basic((*region, ...), chunks.metadata.shape)
-        if chunks.store.near:  # a system call each, where recording would keep the kernel from reading
+        if chunks.store.is_local:  # a system call each, where recording would keep the kernel from reading
             versions: Mapping[str, object] = await self._versions(chunks, set(keys.values()))
             block = await read(chunks, transform)
         else:
             recorder = _VersionRecorder(chunks.store)
             block = await read(replace(chunks, store=recorder), transform)
             versions = recorder.seen
-        anchor = None if chunks.store.lasting else chunks.store
+        anchor = None if chunks.store.lasting_identity else chunks.store
         entries = {}
         for place in coords:
             parts = zip(grid.box(place), region, strict=True)

@@ -210,14 +210,16 @@ async def _read_small(chunks: Chunks, transform: Transform) -> Array | None:
         chunk = SingleChunk.of(chunks, transform)
         if chunk is None:
             return None
-        return await (run_in_worker(chunk.read, computing=chunks.store.near) if chunks.store.blocking else chunk.read())
+        return await (
+            run_in_worker(chunk.read, computing=chunks.store.is_local) if chunks.store.blocking else chunk.read()
+        )
     if not reader.suits(transform):
         return None
 
     async def run() -> Array | None:
         return reader.read(transform)
 
-    return await run_in_worker(run, computing=chunks.store.near)
+    return await run_in_worker(run, computing=chunks.store.is_local)
 
 
 async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
@@ -237,7 +239,7 @@ async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
             else:
                 await read_blocking(placement, runs)
 
-    await run_in_worker(run, computing=plan.chunks.store.near)
+    await run_in_worker(run, computing=plan.chunks.store.is_local)
 
 
 async def read_listed_runs(placement: Placement, runs: Sequence[AnyRun]) -> None:

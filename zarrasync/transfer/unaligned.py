@@ -34,7 +34,7 @@ def is_allowed(unaligned: Unaligned, *, safe: bool) -> bool:
 
 def is_safe_for_jobs(store: Store) -> bool:
     """Return whether jobs can change parts of a value without losing any, even with store copies in other processes."""
-    return store.conditional or (store.exclusive and not store.portable)
+    return store.conditional or (store.exclusive_locks and not store.shareable)
 
 
 def check_region(
@@ -70,7 +70,7 @@ def check_assignment(chunks: Chunks, transform: Transform, fields: Fields = None
     Raises:
         ShapeError: If a chunk is assigned to in part, and that is not allowed.
     """
-    if not _store(chunks).writeable or is_allowed(chunks.config.unaligned, safe=chunks.store.guarded):
+    if not _store(chunks).writeable or is_allowed(chunks.config.unaligned, safe=chunks.store.safe_updates):
         return
     assigned = {fields} if isinstance(fields, str) else set(fields or ())
     whole = fields is None or assigned == set(chunks.metadata.dtype.numpy.names or ())
@@ -93,9 +93,9 @@ def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int,
             allowed.
     """
     store = _store(chunks)
-    if start == stop or not store.writeable or is_allowed(chunks.config.unaligned, safe=store.guarded):
+    if start == stop or not store.writeable or is_allowed(chunks.config.unaligned, safe=store.safe_updates):
         return
-    if not store.guarded:
+    if not store.safe_updates:
         raise ShapeError(
             f"{store!r} cannot write conditionally, so concurrent appends to {chunks.name} could overwrite each "
             f"other; resize it once and write regions of whole chunks{_ALLOW}",
@@ -119,7 +119,7 @@ def _refuse(chunks: Chunks, partial_chunks: Sequence[tuple[int, ...]], found: tu
     keys = [chunks.full_key(chunks.key(at)) for at in partial_chunks[:3]]
     more = f" and {len(partial_chunks) - 3:,} more" if len(partial_chunks) > 3 else ""
     blind = f"and {_store(chunks)!r} could lose values that another writer stores in them at the same time"
-    why = "and another writer may write the same chunks" if chunks.store.guarded else blind
+    why = "and another writer may write the same chunks" if chunks.store.safe_updates else blind
     raise ShapeError(
         f"the region covers only parts of the chunks {', '.join(keys)}{more} of {chunks.name}, {why}; "
         f"align it to multiples of {chunks.metadata.write_chunks}{_ALLOW}",

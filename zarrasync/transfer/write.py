@@ -103,7 +103,7 @@ async def _run_blocking(plan: WritePlan, options: WriteOptions) -> None:
             else:
                 await ChunkWriter(chunks, plan.values, options).write_blocking(runs)
 
-    await run_in_worker(run, computing=plan.chunks.store.near)
+    await run_in_worker(run, computing=plan.chunks.store.is_local)
 
 
 async def write_listed_runs(chunks: Chunks, values: Array, runs: Sequence[ChunkRun], options: WriteOptions) -> None:

@@ -160,7 +160,7 @@ class ChunkWriter:
         self._encoder = Encoder(chunks, self._chain, values, options.fields)
         self._compares = chunks.store.conditional
         # The locks of other stores on many values may hold within the process only.
-        self._locks_together = self._compares or not chunks.store.exclusive
+        self._locks_together = self._compares or not chunks.store.exclusive_locks
         self._empty: list[str] = []
         """Keys of chunks that contain only the fill value and must be erased."""
 
@@ -228,7 +228,7 @@ class ChunkWriter:
 
         A chunk at the array's edge extends beyond it. Another writer may have extended the array and written there.
         """
-        guarded = self._compares or self._store.exclusive or self._options.only_present
+        guarded = self._compares or self._store.exclusive_locks or self._options.only_present
         whole = not guarded or part.projection.covers(self._chain.spec.shape)
         keeps_empty = self._options.only_present and self._chunks.config.write_empty_chunks
         return part.is_full and whole and self._options.fields is None and not keeps_empty
@@ -292,7 +292,7 @@ class ChunkWriter:
     def _is_mostly_absent(self, part: ChunkRun) -> bool:
         """Return whether a chunk is at the array's edge and probably not stored yet."""
         options = self._options
-        return part.is_full and options.fields is None and not (self._store.exclusive or options.only_present)
+        return part.is_full and options.fields is None and not (self._store.exclusive_locks or options.only_present)
 
     async def _change_locked(self, key: str, part: ChunkRun, compute: Compute) -> None:
         """Change a chunk while this call holds its lock, so that no other call changes it."""

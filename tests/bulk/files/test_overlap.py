@@ -30,7 +30,7 @@ class Meeting(WrapperStore):
 
     def __init__(self, awaited: int) -> None:
         super().__init__(stores.MemoryStore())
-        self.blocking, self.near, self.most = False, False, 0
+        self.blocking, self.is_local, self.most = False, False, 0
         self._awaited, self._arrays, self._met = awaited, Counter[str](), asyncio.Event()
 
     async def put(self, key: str, data: Any, *, if_version: object = None) -> object:

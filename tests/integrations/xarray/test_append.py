@@ -118,7 +118,7 @@ def test_an_append_into_a_store_that_is_full_changes_nothing(exclusive: bool):
             return await super().put(key, data, if_version=if_version)
 
     store = Full()
-    store.exclusive = exclusive
+    store.exclusive_locks = exclusive
     write_dataset(rows(0), store, encoding={"t": {"chunks": (8,)}})
     before = xr.open_dataset(store, engine="zarrasync").load()
     store.full = True

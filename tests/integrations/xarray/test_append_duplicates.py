@@ -203,7 +203,7 @@ class Overtaken(stores.MemoryStore):
 def test_an_append_between_comparing_labels_and_claiming_rows(day: int, choice: str, exclusive: bool):
     """It leaves no trace in the claims, but the coordinate is longer."""
     store = Overtaken()
-    store.exclusive = exclusive
+    store.exclusive_locks = exclusive
     write_dataset(days(0), store, encoding={"v": {"chunks": (4, 2)}, "time": {"chunks": (1,)}})
     store.before = lambda: write_dataset(days(day, value=1), store, append_dim="time")
     refused = (choice, day) == ("error", 1)
@@ -273,7 +273,7 @@ def test_a_repeated_call_completes_an_append_that_failed(choice: str, exclusive:
     for lasts in (False, True):
         for number in range(100):
             memory = stores.MemoryStore()
-            memory.exclusive = exclusive
+            memory.exclusive_locks = exclusive
             write_dataset(days(0, 1), memory, encoding={"w": {"chunks": (4,)}, "time": {"chunks": (4,)}})
             count = 0
 

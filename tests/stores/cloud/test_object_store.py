@@ -207,8 +207,8 @@ def test_files_and_memory_are_near(tmp_path: Path):
     """Values of obstore's stores in this machine need no precautions against slow networks and missing credentials."""
     obstore = pytest.importorskip("obstore")
     for near in obstore.store.LocalStore(tmp_path), obstore.store.MemoryStore():
-        assert stores.ObjectStore(near).near
-    assert not stores.ObjectStore(obstore.store.S3Store("bucket", region="x", skip_signature=True)).near
+        assert stores.ObjectStore(near).is_local
+    assert not stores.ObjectStore(obstore.store.S3Store("bucket", region="x", skip_signature=True)).is_local
 
 
 async def test_an_unreadable_member_of_files_hides_no_sibling(tmp_path: Path):

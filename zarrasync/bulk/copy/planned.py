@@ -120,7 +120,7 @@ class CopyWork(ClaimedWork):
         """
         async with self.claimed(workers) as claim:
             has_begun, is_empty = resume and claim.found.get("plan") == self.layout_digest, False
-            is_archive = self.store.lasting and not self.store.portable  # documents lie at its beginning
+            is_archive = self.store.lasting_identity and not self.store.shareable  # documents lie at its beginning
             is_shown = not claim.is_enabled or is_archive
             if resume and not has_begun and not is_shown:
                 is_shown = await run_on_store(self.is_published, self.store)

@@ -188,7 +188,7 @@ def make_job(
     preprocess = parameters.preprocess
     if preprocess is not None:
         preprocess = register_preprocess(preprocess, is_local=not is_planned and parameters.executor in (None, 1))
-    inserts = store.conditional and store.writeable and not store.bounded
+    inserts = store.conditional and store.writeable and not store.checks_bounds
     own = replace(parameters, preprocess=preprocess, inserts=inserts, is_one_group=is_one_group)
     return Job(files, replace(handle, store=store), own, missing)
 

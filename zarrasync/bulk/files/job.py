@@ -184,7 +184,7 @@ class Job:
             UnsupportedOperation: If other processes cannot write to the store, or it cannot mark tasks as finished.
         """
         self._transaction, self._parameters = transaction, replace(self._parameters, inserts=False)
-        if self.handle.store.bounded and transaction is None:
+        if self.handle.store.checks_bounds and transaction is None:
             raise UnsupportedOperation(
                 f"a plan cannot be made for {self.handle.store!r}, because other processes cannot continue this session; pass "
                 "the URL of the repository, or ingest the files in one call"

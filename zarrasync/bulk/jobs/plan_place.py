@@ -141,7 +141,7 @@ class PlanPlace:
                 could contain.
         """
         store = dest.store
-        if store.lasting and not store.portable:
+        if store.lasting_identity and not store.shareable:
             raise UnsupportedOperation(
                 f"no plan can be made for {store!r}, because only one process can write an archive; write it in one call"
             )

@@ -74,7 +74,7 @@ class Workers:
             StoreError: If a store exists only in this process, and calls do not run there.
         """
         for store in used:
-            if not (self._engine is None or self._engine.may_share_memory or store.portable):
+            if not (self._engine is None or self._engine.may_share_memory or store.shareable):
                 raise StoreError(
                     f"{store!r} exists only in this process, so other processes cannot use it; use files or an object "
                     "store, or omit the executor"

@@ -204,7 +204,7 @@ def fetch_coordinates(groups: Iterable[GroupDataStore], *, scalars: bool = False
             if (scalars and not variable.ndim) or _is_read_on_opening(name, variable):
                 wrapper: Any = variable._data  # noqa: SLF001  # as stored_variable made it
                 arrays.append(wrapper.array)
-    remote = [lazy for lazy in arrays if not lazy.stored.store.near]
+    remote = [lazy for lazy in arrays if not lazy.stored.store.is_local]
     if remote:
         bridge.run(gather_all([partial(_fetch, lazy) for lazy in remote]), blocking=False)
 

@@ -114,7 +114,7 @@ class SyncGetters(AsyncGetters):
     """Values behind byte getters and setters that can be called without an event loop."""
 
     blocking = True
-    near = True
+    is_local = True
 
     async def _get(self, getter: Any, byte_range: Any) -> Any:
         return getter.get_sync(prototype=self._prototype, byte_range=byte_range)

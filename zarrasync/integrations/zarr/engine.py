@@ -87,7 +87,7 @@ async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array
     if _is_instant(chunks, len(runs)):
         drive(work())
     elif chunks.store.blocking:
-        await run_in_worker(work, computing=chunks.store.near)
+        await run_in_worker(work, computing=chunks.store.is_local)
     else:
         placement = _ListedPlacement(chunks, out, cancel_flag(), absent)
         await read_async(placement, runs)
@@ -97,7 +97,7 @@ async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array
 def _is_instant(chunks: ListedChunks, count: int) -> bool:
     """Return whether reading takes less time than another thread would take to begin: a little from memory."""
     chain, store = chunks.chain, chunks.store
-    from_memory = store.blocking and store.near and not store.parallel
+    from_memory = store.blocking and store.is_local and not store.parallel
     return from_memory and chain.is_quick and not chain.supports_partial_reads and count * chain.nbytes <= SMALL
 
 
@@ -118,6 +118,6 @@ async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: A
         await write_listed_runs(chunks, values, runs, WriteOptions())
 
     if chunks.store.blocking:
-        await run_in_worker(work, computing=chunks.store.near)
+        await run_in_worker(work, computing=chunks.store.is_local)
     else:
         await ChunkWriter(chunks, values, WriteOptions()).write_async(runs)

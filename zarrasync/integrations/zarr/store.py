@@ -135,7 +135,7 @@ class ZarrStore(Store):
     @property
     def _supports_sync_io(self) -> bool:
         """Whether zarr-python may call the synchronous methods: values are near, and no event loop is necessary."""
-        return self.inner.blocking and self.inner.near
+        return self.inner.blocking and self.inner.is_local
 
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None

@@ -207,7 +207,7 @@ def viewer_of(store: Any) -> Hashable:
 def is_viewer_lasting(store: Any) -> bool:
     """Return whether the viewer of a store means the same user in other processes, and later."""
     provider = _provider(store)
-    return provider is None or bool(getattr(provider, "lasting", False))
+    return provider is None or bool(getattr(provider, "lasting_identity", False))
 
 
 def _provider(store: Any) -> Any:

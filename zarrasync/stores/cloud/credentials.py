@@ -26,11 +26,11 @@ class _Refreshing:
     Args:
         *arguments: The arguments of the class.
         identity: A value that is equal for equal arguments.
-        lasting: Whether the identity means the same user in other processes.
+        lasting_identity: Whether the identity means the same user in other processes.
     """
 
-    def __init__(self, *arguments: Any, identity: Hashable, lasting: bool) -> None:
-        self._arguments, self.identity, self.lasting = arguments, identity, lasting
+    def __init__(self, *arguments: Any, identity: Hashable, lasting_identity: bool) -> None:
+        self._arguments, self.identity, self.lasting_identity = arguments, identity, lasting_identity
         self._lock = thread_lock()
         self._credentials: Any = None
 
@@ -53,7 +53,7 @@ class RefreshingKeys(_Refreshing):
     """
 
     def __init__(self, profile: str, settings: tuple[tuple[str, str], ...]) -> None:
-        super().__init__(profile, settings, identity=(profile, settings), lasting=True)
+        super().__init__(profile, settings, identity=(profile, settings), lasting_identity=True)
         self.profile = profile
 
     def __call__(self) -> dict[str, Any]:
@@ -151,9 +151,9 @@ class RefreshingToken(_Refreshing):
     """
 
     def __init__(self, token: Any, access: str = "full_control", project: str | None = None) -> None:
-        lasting = token is None or isinstance(token, str | dict)
+        is_lasting = token is None or isinstance(token, str | dict)
         identity = (token_identity(token), access, project)
-        super().__init__(token, access, project, identity=identity, lasting=lasting)
+        super().__init__(token, access, project, identity=identity, lasting_identity=is_lasting)
 
     def __call__(self) -> dict[str, Any]:
         """Return the current token.

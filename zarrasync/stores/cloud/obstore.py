@@ -106,8 +106,8 @@ class ObjectStore(RemoteStore):
         self._service, self._bucket = service_of(store), bucket_of(store)
         disabled = dict(getattr(store, "config", {})).get("conditional_put") == "disabled"
         self.conditional = not disabled and kind_of(store) not in ("LocalStore", "HTTPStore")
-        self.near = kind_of(store) in ("LocalStore", "MemoryStore")
-        self.quick_listing = not self.near and kind_of(store) != "HTTPStore"
+        self.is_local = kind_of(store) in ("LocalStore", "MemoryStore")
+        self.quick_listing = not self.is_local and kind_of(store) != "HTTPStore"
         self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         if kind_of(store) in ("S3Store", "GCSStore", "AzureStore"):
             self.access = "anonymous" if is_anonymous(store) else "credentials"
@@ -176,11 +176,11 @@ class ObjectStore(RemoteStore):
         return viewer_of(self.store), *sorted(self.missing)
 
     @property
-    def lasting(self) -> bool:
-        return self.portable and is_viewer_lasting(self.store)
+    def lasting_identity(self) -> bool:
+        return self.shareable and is_viewer_lasting(self.store)
 
     @property
-    def portable(self) -> bool:
+    def shareable(self) -> bool:
         return kind_of(self.store) != "MemoryStore"
 
     def _full_path(self, key: str) -> str:

@@ -77,13 +77,13 @@ class Filesystem:
         return Filesystem(self.template.confined()) if _is_reference(self.template) else self
 
     @property
-    def portable(self) -> bool:
+    def shareable(self) -> bool:
         """Whether other processes can access the files."""
         return self.protocol != "memory"
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name not in ("_instances", "_unretried")}
-        return state if self.portable else {**state, "template": _ForeignMemory.wrap(self.template)}
+        return state if self.shareable else {**state, "template": _ForeignMemory.wrap(self.template)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

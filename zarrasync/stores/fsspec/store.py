@@ -124,7 +124,9 @@ class FsspecStore(RemoteStore):
         if not self.blocking and "max_concurrency" in inspect.signature(type(fs)._cat_file).parameters:
             self._read_options["max_concurrency"] = 1  # one request per value
         self.local_store = LocalStore(path or "/") if is_local(fs) else None
-        self.exclusive = self.protocol == "memory" or (self.local_store is not None and self.local_store.exclusive)
+        self.exclusive_locks = self.protocol == "memory" or (
+            self.local_store is not None and self.local_store.exclusive_locks
+        )
         self._bucket_checks = SingleFlight()
 
     @classmethod
@@ -156,17 +158,17 @@ class FsspecStore(RemoteStore):
         return viewer_of(self._filesystem.template, self.protocol), *sorted(self.missing)
 
     @property
-    def lasting(self) -> bool:
+    def lasting_identity(self) -> bool:
         if self.protocol == "reference":  # references may be in memory
             return False
-        return self.portable and is_viewer_lasting(self._filesystem.template, self.protocol)
+        return self.shareable and is_viewer_lasting(self._filesystem.template, self.protocol)
 
     @property
-    def portable(self) -> bool:
-        return self._filesystem.portable
+    def shareable(self) -> bool:
+        return self._filesystem.shareable
 
     @property
-    def flat(self) -> bool:
+    def flat_namespace(self) -> bool:
         return self.protocol == "memory"
 
     def location(self, key: str) -> Hashable:

@@ -148,7 +148,7 @@ class HTTPStore(RemoteStore):
         return (*sorted(self.missing), *sorted({**self.headers, **credentials}.items()))
 
     @property
-    def lasting(self) -> bool:
+    def lasting_identity(self) -> bool:
         return all(isinstance(value, str | bool | Mapping | tuple | None) for value in self._credentials.values())
 
     @property

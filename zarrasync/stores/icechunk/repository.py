@@ -230,7 +230,7 @@ class IcechunkStore(ZarrPythonStore):
         self._repository = repository
         self._url, self._storage = repository.url, repository.storage
         ((self._kind, self._name),) = repository.version.items()  # a branch, while it is read at a snapshot
-        self.bounded = True
+        self.checks_bounds = True
 
     @property
     def identity(self) -> Hashable:

@@ -215,7 +215,7 @@ def sources_key(store: Store, path: str) -> str:
         store: The store.
         path: The path of the array.
     """
-    return join(path, SOURCES) + "/c/0" * store.bounded
+    return join(path, SOURCES) + "/c/0" * store.checks_bounds
 
 
 def _document_key(path: str) -> str:
@@ -230,7 +230,7 @@ async def read_sources(store: Store, paths: Sequence[str]) -> list[Mapping[str, 
 async def _fetch(store: Store, paths: Sequence[str]) -> list[Value | None]:
     """Fetch the values next to arrays with their versions."""
     keys = [sources_key(store, path) for path in paths]
-    if store.bounded:  # such stores fail for chunks of arrays that do not exist
+    if store.checks_bounds:  # such stores fail for chunks of arrays that do not exist
         documents = await store.fetch([Request(_document_key(path)) for path in paths])
         keys = [key for key, document in zip(keys, documents, strict=True) if document is not None]
         values = iter(await store.fetch([Request(key) for key in keys]))
@@ -260,7 +260,7 @@ async def change_sources(handle: NodeHandle, change: Callable[[Mapping[str, Any]
             data = json.dumps({**value, **members}, separators=(",", ":")).encode()
             if not members or data == before:
                 return
-            if store.bounded and before is None:
+            if store.checks_bounds and before is None:
                 await put_documents(store, _FORMAT.render(join(handle.path, SOURCES), _ARRAY), {})
             version = (ABSENT if present is None else present.version) if store.conditional else None
             try:

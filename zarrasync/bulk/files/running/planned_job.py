@@ -171,7 +171,7 @@ class PlannedJob:
 
     def _check_transaction(self) -> None:
         """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
-        if self._published.store.bounded and self._transaction is None:
+        if self._published.store.checks_bounds and self._transaction is None:
             raise WriteConflictError(
                 f"the plan for {self._handle.name} in {self._handle.store!r} was abandoned; complete that with `zarrasync "
                 "ingest abandon PLAN`, and make a new plan",
@@ -204,7 +204,7 @@ class PlannedJob:
     def _is_published(self) -> bool:
         """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
         target = self._run(read_target(self._published, self.plan.dim))
-        is_group_last = not self._handle.store.bounded
+        is_group_last = not self._handle.store.checks_bounds
         return target.contains(self.plan) or (is_group_last and bool(target.arrays))
 
     # -------------------------------------------------------------- tasks
@@ -212,7 +212,7 @@ class PlannedJob:
     def prepare(self) -> None:
         """Make the destination ready for tasks."""
         plan, handle = self.plan, self._handle
-        if handle.store.bounded:  # a transaction, in which nothing is visible before it is committed
+        if handle.store.checks_bounds:  # a transaction, in which nothing is visible before it is committed
             self._run(publish_arrays(plan, handle))
             self._run(publish_group(plan, handle, is_complete=False))
         for array in plan.arrays:
@@ -305,7 +305,7 @@ class PlannedJob:
         if self._transaction is not None and (forks := self._handle.store.forks) is not None:
             for changes in self._claim.folder.results(plan.digest):
                 forks.merge(changes)
-        is_grown = self._handle.store.bounded  # by ``prepare``, in a transaction
+        is_grown = self._handle.store.checks_bounds  # by ``prepare``, in a transaction
         present = {} if is_grown else self._run(unchanged_arrays(plan, self._handle))
         self._run(write_inline(plan, self._handle, verify=verify))
         if self._claim.is_enabled and self._transaction is None:

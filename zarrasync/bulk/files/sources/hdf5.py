@@ -67,7 +67,7 @@ class ChunkStore(Store):
     writeable = False
     listable = False
     blocking = True
-    near = True
+    is_local = True
 
     def __init__(self, path: str, name: str, places: Mapping[str, tuple[int, int]], file: int) -> None:
         self._path, self._name, self._places, self._file = path, name, places, file

@@ -102,25 +102,26 @@ def test_datasets_that_are_replaced(tmp_path: Path):
     assert len(messages(place)) == 4
 
 
-def test_tasks_that_share_chunks(tmp_path: Path):
-    """The chunks of two variables begin at different rows, and rows of one chunk are replaced in several places."""
+@pytest.mark.parametrize(("length", "tasks"), [(24, (1, 1)), (26, (5, 3))])
+def test_no_two_tasks_write_the_same_chunk(tmp_path: Path, length: int, tasks: tuple[int, int]):
+    """The chunks of two variables begin at the same rows or not, and rows of one chunk are replaced in several places."""
     (tmp_path / "nc").mkdir()
     days = [day(n).assign(u=day(n, seed=n + 50).t2m) for n in range(5)]
     for number, dataset in enumerate(days):
         dataset.to_netcdf(tmp_path / f"nc/{number}.nc")
     url = f"{tmp_path / 'repo'}|icechunk:"
     options: dict[str, Any] = {"verify": True}
-    chunks = {"t2m": {"chunks": (13, 6, 8)}, "u": {"chunks": (24, 6, 8)}}
+    chunks = {"t2m": {"chunks": (13, 6, 8)}, "u": {"chunks": (length, 6, 8)}}
     expected = xr.concat(days, "time", data_vars="minimal")
     with workers("pickling") as shared:
         report = ingest_in_tasks(tmp_path / "nc/*.nc", url, encoding=chunks, **options, **shared)
-        assert report.tasks > 3
+        assert report.tasks == tasks[0]
         xr.testing.assert_equal(stored(tmp_path / "repo"), expected)
         rows = [*range(3, 5), *range(8, 10), *range(30, 32), *range(80, 82)]
         later = expected.isel(time=rows) + 1
         later.assign(mask=expected.mask).to_netcdf(tmp_path / "later.nc")
         report = ingest_in_tasks(tmp_path / "later.nc", url, append=True, on_duplicate="replace", **options, **shared)
-        assert report.tasks == 4
+        assert report.tasks == tasks[1]
     for name in ("t2m", "u"):
         expected[name][rows] += 1
     xr.testing.assert_equal(stored(tmp_path / "repo"), expected)

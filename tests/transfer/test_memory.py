@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.servers import http_server
 from zarrasync import sync
-from zarrasync._util.memory import aligned_empty, page_providers, slows_copies
+from zarrasync._util.memory import aligned_empty, page_providers
 
 pytestmark = [
     pytest.mark.processes,
@@ -227,10 +227,7 @@ def test_files_are_read_to_where_copies_are_quick(tmp_path):
         assert found.dtype == dtype
         assert found.flags.c_contiguous
         assert found.flags.aligned
-        assert not slows_copies(found)
-    block = np.empty(8192, np.uint8)
-    start = -block.ctypes.data % 4096
-    assert [number for number in range(64) if slows_copies(block[start + number :])] == list(range(1, 32))
+        assert not 0 < found.ctypes.data % 4096 < 32
     data = np.zeros(40 << 20, "u1")  # enough for malloc to use separate pages
     array = sync.create_array(tmp_path, data=data, chunks=(1 << 22,), compressors=None)
-    assert not slows_copies(array[...])
+    assert not 0 < array[...].ctypes.data % 4096 < 32

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_PAGE_SIZE, _ALIAS_DISTANCE, _ALIGNMENT = 4096, 32, 64
+_PAGE_SIZE, _ALIGNMENT = 4096, 64
 _LARGE = 1 << 20
 """Size in bytes above which reusing memory is faster than allocating it, because the system clears new pages."""
 _KEPT_SIZE = 72 << 20
@@ -40,18 +40,12 @@ _lent: dict[int, weakref.ref[Bytes]] = {}
 """Results of ``join_buffers`` by their ids. PyPy calls finalizers late, so another object may have the id of a dead array."""
 
 
-def slows_copies(memory: npt.NDArray[Any]) -> bool:
-    """Return whether copying page-aligned data, such as a file's, into an array is slow.
-
-    Processors compare addresses within a page to decide whether a load may precede a store. If the target is less than
-    32 bytes after the source within the page, a copy takes at least three times as long. All large blocks from malloc
-    begin 16 bytes after a page boundary.
-    """
-    return 0 < memory.ctypes.data % _PAGE_SIZE < _ALIAS_DISTANCE
-
-
 def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
     """Return an uninitialised array, like ``np.empty``, at an address that allows copying files at full speed.
+
+    All large blocks from malloc begin 16 bytes after a page boundary. Some processors compare addresses within a page to
+    decide whether a load may precede a store. For them, a copy of page-aligned data to less than 32 bytes after a page
+    boundary takes three times as long.
 
     Args:
         shape: The shape.

@@ -285,13 +285,13 @@ class FileLocks:
         paths = dict(zip(places, self._paths, strict=True))
         for place in held.values():
             paths.pop(place, None)
-        key_locks = KeyLocks(lambda: paths)
+        key_locks = KeyLocks(paths.keys)
         await key_locks.__aenter__()
         self._key_locks, waited = key_locks, key_locks.waited
         try:
             file = lock_file()
             # Linux searches the locks of a file from the lowest byte on, so that this order is the quickest.
-            positions = {lock_position(place): path for place, path in paths.items()}
+            positions = dict(zip(map(lock_position, paths), paths.values(), strict=True))
             for position in sorted(positions, reverse=True):
                 if not lock_byte(file, position):
                     waited = True

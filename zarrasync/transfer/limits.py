@@ -33,8 +33,6 @@ ERASED_TOGETHER = 1000
 # Memory
 PAGES = 1 << 20
 """Bytes of a result above which its memory consists of whole pages, into which files are read at full speed."""
-REUSED = 1 << 17
-"""Bytes of a single chunk above which decoding into used memory is faster than into a decompressor's fresh pages."""
 CONTIGUOUS_COPY = 1 << 15
 """Bytes of a decoded chunk below which one more copy is cheaper than another step of the interpreter."""
 LARGEST_SCRATCH = 128 << 20

@@ -23,7 +23,7 @@ from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
-from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_KEPT, LARGEST_SCRATCH, REUSED, SMALL
+from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_KEPT, LARGEST_SCRATCH, SMALL
 from zarrasync.transfer.threads import Progress
 
 
@@ -226,8 +226,7 @@ class Placement:
         memory = self.output_memory(chain, run, out)
         if raw_run or memory is not None or workspace is None or not chain.raw_size:
             return memory
-        is_reused = run.count > 1 or self._decoder_of(chain) is not None
-        is_reused |= chain.decodes_into_buffer and chain.raw_size >= REUSED
+        is_reused = run.count > 1 or chain.decodes_into_buffer or self._decoder_of(chain) is not None
         return workspace.memory(chain, run.count) if is_reused else None
 
     def workspace(self, chain: ChunkDecoder, count: int) -> Workspace | nullcontext[None]:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.drive import drive, driven
 from zarrasync._concurrency.gather import for_each
-from zarrasync._util.memory import slows_copies
 from zarrasync.codecs.spec import Buffer
 from zarrasync.indexing.chunk_runs import AnyRun
 from zarrasync.stores.values import Request, Value
@@ -138,7 +137,7 @@ class _BlockingRead(_Read):
         with placement.workspace(chain, count) as workspace:
             for run in runs:
                 memory = placement.output_memory(chain, run, placement.out)
-                if workspace is not None and (memory is None or slows_copies(memory.each[0])):
+                if workspace is not None and memory is None:
                     memory = workspace.memory(chain, run.count, len(spaces))
                 memories.append(memory)
                 spaces.extend(memory.each if memory is not None else [None] * run.count)

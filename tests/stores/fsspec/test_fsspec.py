@@ -93,10 +93,10 @@ async def test_a_bucket_of_google_is_asked_for_once(
     api: Api, gcs: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     """The existence of the bucket is checked once, not for each missing chunk."""
-    from zarrasync.stores.fsspec import store as module
+    from zarrasync.stores.fsspec import store as fsspec_store
 
     url, options = gcs
-    monkeypatch.setattr(module, "_existing_buckets", set())
+    monkeypatch.setattr(fsspec_store, "_existing_buckets", set())
     asked: list[str] = []
     has_bucket = stores.FsspecStore._has_bucket
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -158,3 +160,24 @@ async def test_the_access_log_is_structured(caplog):
     assert [each["id"] for each in told] == [found["X-Request-Id"] for found in (first, second, third)]
     assert (told[1]["id"], told[1]["trace"], told[1]["status"]) == ("proxy-7", trace, 404)
     assert len(told[2]["id"]) == 16
+
+
+@pytest.mark.parametrize("path", ["/info?variable=", "/edr/collections/"])
+async def test_cached_coordinates_are_limited_in_bytes(path):
+    root = sync.create_group(store := {})
+    lon, lat = np.linspace(0, 300, 1 << 20), np.array([10.0, 20.0])
+    for number in range(12):  # with 8 MiB of longitudes each
+        group = root.create_group(f"g{number}")
+        group.create_array("lon", data=lon, dimension_names=["lon"], attributes={"units": "degrees_east"})
+        group.create_array("lat", data=lat, dimension_names=["lat"], attributes={"units": "degrees_north"})
+        group.create_array("v", shape=(2, len(lon)), dtype="i1", chunks=(2, 1 << 16), dimension_names=["lat", "lon"])
+    async with serving(store, cache_bytes=0) as client:
+        tracemalloc.start()
+        try:
+            for number in range(12):
+                await client.json(f"{path}g{number}" + ("/v" if "info" in path else ""))
+            gc.collect()
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert kept < 80 << 20, kept

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
+
+import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import stores
@@ -27,6 +29,10 @@ _MOST_PARTS = 64
 """Maximum number of parts of a path. Looking for a missing node takes requests for each part."""
 _MOST_VERSIONS = 4
 """Number of versions of an array's metadata that are kept, because running requests may use an older one."""
+_CACHE_BYTES = 64 << 20
+"""Memory for cached nodes and for what was read of them, such as coordinates."""
+_LEAST_BYTES = _CACHE_BYTES >> 10
+"""Memory that a cached object counts at least."""
 _UNLISTED = object()
 
 
@@ -76,7 +82,7 @@ class Hierarchy:
             chunk_cache_bytes=0,  # the server has a cache with its own limits
             max_read_bytes=min(values.max_read_bytes or limits.max_decoded_bytes, limits.max_decoded_bytes),
         )
-        self._cache: Cache[Any] = Cache(1024, max_age)
+        self._cache: Cache[Any] = Cache(_CACHE_BYTES, max_age, _size_of)
         self._versions: dict[str, list[tuple[int, ArrayMetadata]]] = {}
 
     async def cached(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -183,3 +189,18 @@ class Hierarchy:
         versions.append((versions[-1][0] + 1 if versions else 0, array.metadata))
         del versions[:-_MOST_VERSIONS]
         return array.path, versions[-1][0]
+
+
+def _size_of(value: object) -> int:
+    """Return the memory of a cached object, most of which are the arrays of coordinates in it."""
+    return max(_LEAST_BYTES, _array_bytes(value))
+
+
+def _array_bytes(value: object) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, tuple | list):
+        return sum(map(_array_bytes, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(_array_bytes(getattr(value, item.name)) for item in fields(value))
+    return 0

@@ -222,7 +222,7 @@ PLANTED = {
         "async def f(): await clock.sleep(1)",
         "for _ in range(3):\n    try:\n        f()\n    except OSError:\n        pass",
         "while True:\n    try:\n        f()\n        break\n    except OSError:\n        continue",
-        "from zarrasync._concurrency.retry import ConflictBackoff",
+        "from zarrasync._concurrency.backoff import ConflictBackoff",
     ],
     "keeps a journal": [
         "async def f(): await store.put('journal', b'', if_version=1)",

@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.backoff import pause
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import KeyLock
-from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
 from zarrasync.stores.wrappers import HookedStore

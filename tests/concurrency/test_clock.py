@@ -15,8 +15,8 @@ import pytest
 
 import zarrasync as za
 from zarrasync._concurrency import clock, offload
+from zarrasync._concurrency.backoff import ConflictBackoff, pause
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.errors import WriteConflictError
 from zarrasync.nodes.access import handle_of
 from zarrasync.stores import MemoryStore, WrapperStore

@@ -21,8 +21,8 @@ import pytest
 import zarrasync as za
 from tests.support.gated_store import GatedStore
 from zarrasync import stores, sync
-from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.semaphores import FifoSemaphore
 from zarrasync.stores import MemoryStore
 
 
@@ -54,20 +54,20 @@ async def test_a_sync_write_raises_rather_than_wait_for_the_loop_it_blocks():
 async def test_a_sync_read_does_not_wait_for_permits_of_the_loop_it_blocks():
     inner = MemoryStore()
     await za.create_array(inner, data=np.arange(4))
-    gate = FifoGate(1)
-    await gate.acquire()
+    semaphore = FifoSemaphore(1)
+    await semaphore.acquire()
 
     class Gated(GatedStore):
         async def fetch(self, requests, *, versions=False):
-            await gate.acquire()
+            await semaphore.acquire()
             try:
                 return await super().fetch(requests, versions=versions)
             finally:
-                gate.release()
+                semaphore.release()
 
     assert sync.open_array(Gated(inner))[...].tolist() == [0, 1, 2, 3]
-    gate.release()
-    assert gate.free == 1
+    semaphore.release()
+    assert semaphore.free == 1
 
 
 def test_sync_calls_from_the_library_loop_are_refused():

@@ -30,7 +30,7 @@ STORM = """
 import gc, json, os, random, signal, sys, threading, time
 import numpy as np
 from zarrasync import sync
-from zarrasync._concurrency import gates, locks
+from zarrasync._concurrency import semaphores, locks
 from zarrasync.errors import ZarrError
 
 url, options, seed, count, longest = json.loads(sys.argv[1])
@@ -71,7 +71,8 @@ def state():
     held = sum("lock:" in open(f"/proc/self/fdinfo/{name}").read() for name in os.listdir("/proc/self/fdinfo")
                if os.path.exists(f"/proc/self/fdinfo/{name}"))
     gc.collect()
-    taken = [(gate.capacity, gate.free) for gate in list(gates._gates) if gate.free != gate.capacity]
+    every = list(semaphores._semaphores)
+    taken = [(item.capacity, item.free) for item in every if item.free != item.capacity]
     return descriptors, held, len(locks._holders), taken
 
 def storm():

@@ -14,7 +14,7 @@ from tests.support.gated_store import GatedStore
 from tests.support.layouts import LAYOUTS
 from zarrasync import stores
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.gates import FifoGate
+from zarrasync._concurrency.semaphores import FifoSemaphore
 from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.stores import MemoryStore
 
@@ -65,32 +65,32 @@ async def test_bytes_in_flight_are_bounded():
 
 
 async def test_a_gate_serves_in_order_across_threads_and_loops():
-    gate = FifoGate(2)
-    await gate.acquire(2)
+    semaphore = FifoSemaphore(2)
+    await semaphore.acquire(2)
     order: list[str] = []
 
     async def task(name: str, amount: int) -> None:
-        await gate.acquire(amount)
+        await semaphore.acquire(amount)
         order.append(name)
-        gate.release(amount)
+        semaphore.release(amount)
 
     first = asyncio.ensure_future(task("first", 2))
     await asyncio.sleep(0)
     thread = threading.Thread(target=lambda: drive(task("second", 1)))
     thread.start()
-    while len(gate._waiters) < 2:
+    while len(semaphore._waiters) < 2:
         await asyncio.sleep(0.001)
     third = asyncio.ensure_future(task("third", 1))
     gone = asyncio.ensure_future(task("gone", 2))
     await asyncio.sleep(0)
     gone.cancel()
-    assert gate.free == 0
-    gate.release(2)
+    assert semaphore.free == 0
+    semaphore.release(2)
     await asyncio.gather(first, third)
     await asyncio.to_thread(thread.join)
     assert order[0] == "first"
     assert sorted(order) == ["first", "second", "third"]
-    assert gate.free == 2
+    assert semaphore.free == 2
     with contextlib.suppress(asyncio.CancelledError):
         await gone
 

@@ -29,9 +29,9 @@ from tests.support import ROOT
 from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.interrupts import Interruptible
-from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.codecs import decompression
 
 THREADS = 8

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync.display.progress import report_progress
 from zarrasync.errors import StoreError
 from zarrasync.integrations.monitoring import Bars, Lines, Monitor, OpenTelemetryMonitor, PrometheusMonitor

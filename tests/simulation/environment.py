@@ -13,7 +13,7 @@ from unittest import mock
 from weakref import WeakKeyDictionary
 
 from tests.simulation.scheduler import Client, Scheduler, client_of_this_call
-from zarrasync._concurrency import clock, gates, limiter, locks, offload
+from zarrasync._concurrency import clock, limiter, locks, offload, semaphores
 
 __all__ = ["SimulatedEnvironment", "simulated"]
 
@@ -161,8 +161,8 @@ def simulated(scheduler: Scheduler) -> Iterator[None]:
         for module, name, value in (
             (offload, "_pools", {}),
             (locks, "_holders", _PerClient()),
-            (gates, "_budgets", {}),
-            (gates, "_turns", {}),
+            (semaphores, "_budgets", {}),
+            (semaphores, "_turns", {}),
             (limiter, "_limiters", {}),
             (offload, "_by_loop", WeakKeyDictionary()),
         ):

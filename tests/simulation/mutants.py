@@ -141,14 +141,14 @@ MUTANTS = [
     Mutant(
         "waiters are not woken when a request ends",
         "arrays",
-        "_concurrency/gates.py",
+        "_concurrency/semaphores.py",
         "            self._free += amount\n            if self._waiters:\n                self._admit()",
         "            self._free += amount",
     ),
     Mutant(
         "requests do not wait for others to end",
         "arrays",
-        "_concurrency/gates.py",
+        "_concurrency/semaphores.py",
         "is_free = not self._waiters and (amount <= self._free or self._free == self.capacity)",
         "is_free = True",
     ),

@@ -312,8 +312,8 @@ class SimulatedStore(RemoteStore):
             await self._call(key, "write", "get", lambda: None)  # the answer is 501
             raise self._conditions_unsupported()
         serve = partial(self._bucket.put, self._client, key, value, expected, mark)
-        gate = self.limiter()
-        await gate.acquire()
+        semaphore = self.limiter()
+        await semaphore.acquire()
         try:
             send = partial(self._bucket.send, self._client, "put if", key, serve)
             return await run_request(send, "write", self.settings.request_timeout)
@@ -321,11 +321,11 @@ class SimulatedStore(RemoteStore):
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
         except (_RefusedError, _NoAnswerError, TimeoutError) as error:
             if isinstance(error, _RefusedError) and error.status in _OVERLOADED:
-                gate.on_overload()
+                semaphore.on_overload()
             failure = StoreError(f"could not write {key!r} in {self!r}: {error}", key=key)
             raise UnknownOutcome(failure, answered=isinstance(error, _RefusedError)) from error
         finally:
-            gate.release()
+            semaphore.release()
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         def serve() -> CurrentValue | None:

@@ -1,1 +1,1 @@
-"""Running and synchronizing work: drivers, thread pools, gates, key locks, retries, the sync bridge."""
+"""Running and synchronizing work: drivers, thread pools, semaphores, key locks, retries, the sync bridge."""

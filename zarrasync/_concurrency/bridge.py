@@ -28,8 +28,8 @@ from zarrasync import config
 from zarrasync._concurrency import clock, interrupts
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
-from zarrasync._concurrency.gates import BLOCKED_LOOP
 from zarrasync._concurrency.interrupts import Interruptible
+from zarrasync._concurrency.semaphores import BLOCKED_LOOP
 from zarrasync.errors import ZarrError
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import FifoGate, NestedGate, SharedGate
+from zarrasync._concurrency.semaphores import FifoSemaphore, NestedSemaphore, SharedSemaphore
 
 _FEW = 8
 """Requests in flight until the first answer, and at servers that close each connection after its answer.
@@ -29,12 +29,12 @@ _SLOWDOWN = 2.0
 """How many times slower than the quickest answer an answer may be for the limit to grow further."""
 
 
-class AdaptiveLimiter(FifoGate):
-    """A gate of requests in flight whose capacity adapts (additive increase, multiplicative decrease).
+class AdaptiveLimiter(FifoSemaphore):
+    """A semaphore of requests in flight whose capacity adapts (additive increase, multiplicative decrease).
 
     Args:
         capacity: The usual capacity.
-        maximum: The capacity that the gate may grow to while requests succeed; the usual one if 0.
+        maximum: The capacity that the semaphore may grow to while requests succeed; the usual one if 0.
         cautious: Whether the capacity is small until the first answer, because the server may bear few connections.
     """
 
@@ -115,7 +115,7 @@ class AdaptiveLimiter(FifoGate):
     def on_success(self, seconds: float) -> None:
         """Count a successful request and its duration.
 
-        Below the usual capacity the gate grows by one after as many successes as its capacity. Above it, it grows by
+        Below the usual capacity the semaphore grows by one after as many successes as its capacity. Above it, it grows by
         one with each success while answers stay quick, and only if the queue is long: for a short queue, opening more
         connections takes longer than waiting for existing ones.
         """
@@ -145,9 +145,9 @@ class AdaptiveLimiter(FifoGate):
 
 
 _limiters: weakref.WeakValueDictionary[Hashable, AdaptiveLimiter] = weakref.WeakValueDictionary()
-_bounds: weakref.WeakValueDictionary[Hashable, NestedGate] = weakref.WeakValueDictionary()
-_shared: weakref.WeakValueDictionary[Hashable, SharedGate] = weakref.WeakValueDictionary()
-_bound: ContextVar[FifoGate | None] = ContextVar("zarrasync_request_bound", default=None)
+_bounds: weakref.WeakValueDictionary[Hashable, NestedSemaphore] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[Hashable, SharedSemaphore] = weakref.WeakValueDictionary()
+_bound: ContextVar[FifoSemaphore | None] = ContextVar("zarrasync_request_bound", default=None)
 _recent: deque[AdaptiveLimiter] = deque(maxlen=64)
 """Limiters kept alive while no store uses them, because they have measured their servers."""
 _lock = thread_lock()
@@ -170,32 +170,32 @@ def request_limiter(identity: Hashable, capacity: int, maximum: int = 0, *, caut
         return limiter
 
 
-def request_bound(identity: Hashable, limit: int) -> NestedGate:
-    """Return the gate of requests to one store from all calls with one limit, inside the gate of all calls.
+def request_bound(identity: Hashable, limit: int) -> NestedSemaphore:
+    """Return the semaphore of requests to one store from all calls with one limit, inside the semaphore of all calls.
 
     Args:
         identity: What identifies the store.
         limit: Maximum number of requests in flight.
     """
     with _lock:
-        gate = _bounds.get((identity, limit))
-        if gate is None:
+        semaphore = _bounds.get((identity, limit))
+        if semaphore is None:
             outer = _shared.get(identity)
             if outer is None:
-                outer = _shared[identity] = SharedGate()
-            gate = _bounds[identity, limit] = NestedGate(limit, outer)
-        return gate
+                outer = _shared[identity] = SharedSemaphore()
+            semaphore = _bounds[identity, limit] = NestedSemaphore(limit, outer)
+        return semaphore
 
 
-def current_bound() -> FifoGate | None:
-    """Return the gate that each request of the current call passes, in addition to the limiter of its server."""
+def current_bound() -> FifoSemaphore | None:
+    """Return the semaphore that each request of the current call passes, in addition to the limiter of its server."""
     return _bound.get()
 
 
 @contextmanager
-def bounding(gate: FifoGate | None) -> Iterator[None]:
-    """Let requests inside the block pass a gate, or none because the caller has permits for them."""
-    token = _bound.set(gate)
+def bounding(semaphore: FifoSemaphore | None) -> Iterator[None]:
+    """Let requests inside the block pass a semaphore, or none because the caller has permits for them."""
+    token = _bound.set(semaphore)
     try:
         yield
     finally:

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reentrant_lock, reset_in_child
-from zarrasync._concurrency.gates import BLOCKED_LOOP, Waiter
 from zarrasync._concurrency.interrupts import of_call
+from zarrasync._concurrency.semaphores import BLOCKED_LOOP, Waiter
 from zarrasync.errors import StoreError
 
 _Place: TypeAlias = asyncio.AbstractEventLoop | int

@@ -20,7 +20,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag, as_call, cancel_flag
 from zarrasync._concurrency.drive import drive, driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
-from zarrasync._concurrency.gates import POLL_SECONDS
+from zarrasync._concurrency.semaphores import POLL_SECONDS
 
 logging.getLogger("zarrasync").addHandler(logging.NullHandler())
 
@@ -43,7 +43,7 @@ def helper_pool(settings: config.Config) -> Executor:
 
 
 def codec_pool(settings: config.Config) -> Executor:
-    """Return the threads that decode and encode. Their jobs never wait for a gate, so they always finish."""
+    """Return the threads that decode and encode. Their jobs never wait for a semaphore, so they always finish."""
     return pool("codec", settings.pool_size)
 
 

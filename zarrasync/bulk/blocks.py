@@ -20,9 +20,9 @@ from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import drive, driven
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.gather import first_error, for_each
 from zarrasync._concurrency.offload import compute, iterate_in_worker
+from zarrasync._concurrency.semaphores import FifoSemaphore
 from zarrasync.bulk.block_plan import BlockPlan, PairCoverage
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.jobs.compare import compare_values
@@ -237,7 +237,7 @@ class Ingestion:
         """Yield a job for each pair as soon as there is memory for it."""
         pairs: Any = self._source.pairs
         steps = bridge.iterate(pairs, blocking=False) if self._source.asynchronous else None
-        memory = FifoGate(self.plan.memory_limit, shared=False)
+        memory = FifoSemaphore(self.plan.memory_limit, shared=False)
 
         def run(pair: list[Pair], size: int) -> None:
             try:
@@ -258,7 +258,7 @@ class Ingestion:
         """Write pairs as they arrive. At most one is taken in advance."""
         pairs: Any = self._source.pairs
         items = aiter(pairs) if self._source.asynchronous else iterate_in_worker(iter(pairs))
-        slots, memory = (FifoGate(n, shared=False) for n in (self._concurrency, self.plan.memory_limit))
+        slots, memory = (FifoSemaphore(n, shared=False) for n in (self._concurrency, self.plan.memory_limit))
 
         async def write(pair: list[Pair], size: int) -> None:
             try:

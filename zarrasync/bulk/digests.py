@@ -16,9 +16,9 @@ from typing import Any
 
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
+from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.config import Config
 from zarrasync.errors import StoreError, ZarrError

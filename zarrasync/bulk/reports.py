@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text

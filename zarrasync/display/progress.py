@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted, duration_text, printable, size_text
 from zarrasync.transfer.threads import Progress

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.backoff import ConflictBackoff
 from zarrasync._concurrency.cancel import shielded
-from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._util.json import is_same_document
 from zarrasync.config import Config
 from zarrasync.display.info import Info

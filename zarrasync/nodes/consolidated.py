@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from zarrasync import formats
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync._concurrency.backoff import ConflictBackoff
 from zarrasync._util import json as _json
 from zarrasync.codecs import Buffer
 from zarrasync.config import Config
@@ -24,7 +24,7 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.values import ABSENT, KeyIndex
 
 
-class GroupCopies(NamedTuple):
+class ConsolidatedCopies(NamedTuple):
     """What consolidated metadata consists of.
 
     Attributes:
@@ -53,7 +53,7 @@ class Consolidated:
         self.format, self.path, self.complete = format, path, complete
         self.documents, self.read_at = dict(documents), clock.monotonic()
         self._indexed: tuple[Mapping[str, bytes], KeyIndex] | None = None
-        self._stored: tuple[bytes, GroupCopies] | None = None
+        self._stored: tuple[bytes, ConsolidatedCopies] | None = None
         """The document that the last update stored, and its parts, so that the next update need not parse it."""
 
     def renew(self, read: Consolidated | None) -> None:
@@ -117,9 +117,9 @@ class Consolidated:
             WriteConflictError: If other writers kept changing the copies.
         """
         keys, prefixes = list(changed_keys), tuple(erased_prefixes)
-        copies: GroupCopies | None = None
+        copies: ConsolidatedCopies | None = None
 
-        async def apply(group_documents: Mapping[str, bytes]) -> GroupCopies | None:
+        async def apply(group_documents: Mapping[str, bytes]) -> ConsolidatedCopies | None:
             nonlocal copies
             fetched = dict(zip(keys, await fetch_documents(store, keys, config), strict=True))
             changes = {
@@ -140,7 +140,7 @@ class Consolidated:
         data = written.get(self.format.consolidated_key(self.path) or "")
         self._stored = None if data is None or copies is None else (data, copies)
 
-    def _stored_copies(self, group_documents: Mapping[str, bytes]) -> GroupCopies | None:
+    def _stored_copies(self, group_documents: Mapping[str, bytes]) -> ConsolidatedCopies | None:
         """Return the parts of the documents of the group, or ``None`` if these contain no valid copies."""
         data = group_documents.get(self.format.consolidated_key(self.path) or "")
         if self._stored is not None and data == self._stored[0]:
@@ -149,7 +149,9 @@ class Consolidated:
             below = self.format.parse_consolidated(self.path, group_documents)
         except MetadataError:
             return None  # no reader uses damaged copies
-        return None if below is None else GroupCopies(self.format.own_documents(self.path, group_documents), below)
+        return (
+            None if below is None else ConsolidatedCopies(self.format.own_documents(self.path, group_documents), below)
+        )
 
 
 def _copied(format_: Format, key: str, data: bytes) -> bytes | None:
@@ -181,7 +183,7 @@ async def replace_copies(
     store: Store,
     format_: Format,
     path: str,
-    make: Callable[[Mapping[str, bytes]], Awaitable[GroupCopies | None]],
+    make: Callable[[Mapping[str, bytes]], Awaitable[ConsolidatedCopies | None]],
     config: Config,
 ) -> Mapping[str, bytes]:
     """Store copies of the documents below a group in one document of the group.
@@ -229,7 +231,7 @@ async def _put_copies(
     format_: Format,
     path: str,
     group_documents: Mapping[str, bytes],
-    copies: GroupCopies,
+    copies: ConsolidatedCopies,
     version: object,
 ) -> Mapping[str, bytes]:
     group_keys = set(format_.document_keys(path))

@@ -9,7 +9,7 @@ from functools import partial
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import UnsupportedOperation, ZarrError
 from zarrasync.model.paths import ancestors
-from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
+from zarrasync.nodes.consolidated import Consolidated, ConsolidatedCopies, replace_copies
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below, warn_of_failures
@@ -99,7 +99,7 @@ async def consolidate(group: NodeHandle) -> None:
 
     failures: Mapping[str, ZarrError] = {}
 
-    async def copy(group_documents: Mapping[str, bytes]) -> GroupCopies:
+    async def copy(group_documents: Mapping[str, bytes]) -> ConsolidatedCopies:
         nonlocal failures
         documents, failures = await documents_below(group)
         return _copies(group, group_documents, documents)
@@ -117,14 +117,16 @@ async def add_copies(group: NodeHandle, documents: Mapping[str, bytes]) -> None:
             another writer has added copies of others.
     """
 
-    async def add(group_documents: Mapping[str, bytes]) -> GroupCopies:
+    async def add(group_documents: Mapping[str, bytes]) -> ConsolidatedCopies:
         existing = group.format.parse_consolidated(group.path, group_documents) or {}
         return _copies(group, group_documents, {**existing, **documents})
 
     await replace_copies(group.store, group.format, group.path, add, group.config)
 
 
-def _copies(group: NodeHandle, group_documents: Mapping[str, bytes], documents: Mapping[str, bytes]) -> GroupCopies:
+def _copies(
+    group: NodeHandle, group_documents: Mapping[str, bytes], documents: Mapping[str, bytes]
+) -> ConsolidatedCopies:
     """Return what consolidated metadata consists of, for the stored documents of a group and of all nodes below it."""
     below = {key: group.format.copied_document(key, data) for key, data in documents.items()}
-    return GroupCopies(group.format.own_documents(group.path, group_documents), below)
+    return ConsolidatedCopies(group.format.own_documents(group.path, group_documents), below)

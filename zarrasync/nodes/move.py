@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from zarrasync import formats
-from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
+from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync.config import Config
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError

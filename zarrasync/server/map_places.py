@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class AlignedPixels:
+class SeparablePixels:
     """Pixels in the rows and columns of an array.
 
     Attributes:
@@ -57,7 +57,7 @@ class AlignedPixels:
     edges: tuple[Floats, Floats]
 
     @classmethod
-    def of(cls, place: Place, grid: PixelGrid) -> AlignedPixels:
+    def of(cls, place: Place, grid: PixelGrid) -> SeparablePixels:
         """Return the pixels of a picture."""
 
         def coordinates(*, edges: bool) -> tuple[Floats, Floats]:
@@ -79,7 +79,7 @@ class AlignedPixels:
 
 
 @dataclass(frozen=True, eq=False)
-class TurnedPixels:
+class ReprojectedPixels:
     """Pixels that are not in the rows and columns of an array, because its reference system is another one.
 
     Attributes:
@@ -93,7 +93,7 @@ class TurnedPixels:
     extents: tuple[Floats, Floats]
 
     @classmethod
-    def of(cls, place: Place, grid: PixelGrid) -> TurnedPixels:
+    def of(cls, place: Place, grid: PixelGrid) -> ReprojectedPixels:
         """Return the pixels of a picture."""
         framed = grid.framed()
         tolerances = [_TOLERANCE * float(abs(np.diff(places.edges)).min()) for places in (place.x, place.y)]
@@ -136,9 +136,9 @@ class TurnedPixels:
         ]
 
 
-def pixels_of(place: Place, grid: PixelGrid) -> AlignedPixels | TurnedPixels:
+def pixels_of(place: Place, grid: PixelGrid) -> SeparablePixels | ReprojectedPixels:
     """Return the pixels of a picture in units of the elements of an array."""
-    return (AlignedPixels if is_separable(grid.crs, place.crs) else TurnedPixels).of(place, grid)
+    return (SeparablePixels if is_separable(grid.crs, place.crs) else ReprojectedPixels).of(place, grid)
 
 
 def _shortest(steps: Floats) -> Floats:

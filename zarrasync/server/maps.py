@@ -29,7 +29,7 @@ from zarrasync.server.geometries import Region
 from zarrasync.server.images import CUSTOM, RGB, Style, render
 from zarrasync.server.limits import TooMuch, Unsupported
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window, resample
-from zarrasync.server.map_places import AlignedPixels, Place, TurnedPixels, pixels_of
+from zarrasync.server.map_places import Place, ReprojectedPixels, SeparablePixels, pixels_of
 from zarrasync.server.map_statistics import CELL_BYTES, StatisticsOptions, Zone, band_statistics
 from zarrasync.server.places import AxisPlaces
 from zarrasync.server.planes import Planes
@@ -200,7 +200,7 @@ class Maps:
     ) -> npt.NDArray[Any]:
         place = await self.place(pyramid)
 
-        def find() -> tuple[AlignedPixels | TurnedPixels, Level, bool]:
+        def find() -> tuple[SeparablePixels | ReprojectedPixels, Level, bool]:
             pixels = pixels_of(place, grid)
             steps = pixels.steps
             level = pyramid.coarsest([float(np.median(item)) for item in steps])

@@ -402,7 +402,7 @@ class Store(ABC):
         return [self.location(key) for key in keys]
 
     def limiter(self) -> AdaptiveLimiter:
-        """Return the gate of requests in flight, which stores over the same data share."""
+        """Return the semaphore of requests in flight, which stores over the same data share."""
         return request_limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import POLL_SECONDS
 from zarrasync._concurrency.locks import holds_key_lock
+from zarrasync._concurrency.semaphores import POLL_SECONDS
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import Request, Value, clip

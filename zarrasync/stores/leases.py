@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar
 
 from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.backoff import ConflictBackoff, pause
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
 from zarrasync.stores.local_files import is_process_gone, is_process_name, process_name

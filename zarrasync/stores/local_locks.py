@@ -18,10 +18,10 @@ from types import MappingProxyType, ModuleType, TracebackType
 from typing import TypeAlias
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.backoff import pause
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.interrupts import of_call
 from zarrasync._concurrency.locks import KeyLocks
-from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.local_files import MOST_REMOVALS, SAFE_FLAGS
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync._concurrency.cancel import shielded
-from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import bounding, current_bound, request_bound
-from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
 from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
@@ -271,12 +271,12 @@ class RemoteStore(Store):
         Raises:
             StoreError: With the key, and the number of attempts and the last failure if it was repeated.
         """
-        settings, gate = self.settings, self.limiter()
+        settings, semaphore = self.settings, self.limiter()
         now = clock.current().monotonic
-        attempts, elapsed, pause = 0, 0.0, _FIRST_PAUSE  # elapsed: without the time spent waiting for the gate
+        attempts, elapsed, pause = 0, 0.0, _FIRST_PAUSE  # elapsed: without the time spent waiting for the semaphore
         while True:
             attempts += 1
-            await gate.acquire()
+            await semaphore.acquire()
             start = now()
             try:
                 remaining = settings.total_timeout - elapsed if settings.total_timeout else math.inf
@@ -284,10 +284,10 @@ class RemoteStore(Store):
                 result = await run_request(make, verb, 0.0 if timeout == math.inf else timeout)
             except TransientError as error:
                 last_error: Exception = error
-                (gate.on_overload if error.slow_down else gate.on_failure)()
+                (semaphore.on_overload if error.slow_down else semaphore.on_failure)()
             except TimeoutError as error:
                 last_error = error
-                gate.on_failure()
+                semaphore.on_failure()
             except (BudgetExceeded, MemoryError) as error:
                 raise store_error(error, key, verb, self) from error
             except StoreError as error:
@@ -295,10 +295,10 @@ class RemoteStore(Store):
                     raise
                 raise StoreError(f"could not {verb} {key!r} in {self!r}: {error}", key=key) from error
             else:
-                gate.on_success(now() - start)
+                semaphore.on_success(now() - start)
                 return result
             finally:
-                gate.release()
+                semaphore.release()
             elapsed += now() - start
             wait = max(getattr(last_error, "retry_after", 0.0), clock.uniform(0.5, 1.0) * pause)
             expired = settings.total_timeout and elapsed + wait > settings.total_timeout
@@ -335,7 +335,7 @@ async def _try_look_up(look_up: Callable[[], Awaitable[CurrentValue | None]]) ->
 
 _TOGETHER = 16
 """Maximum number of keys that one call passes to the inner store, because the first ones wait for the last one."""
-_UNBOUNDED = FifoGate(1 << 62)
+_UNBOUNDED = FifoSemaphore(1 << 62)
 """Inside an operation that has a permit, so that it does not wait for a second one."""
 
 
@@ -384,13 +384,13 @@ class BoundedStore(HookedStore):
         return await self._run(call)
 
     async def _run(self, operation: Callable[[], Awaitable[T]], requests: int = 1) -> T:
-        gate, outer = request_bound(self.identity, self.concurrency), current_bound()
+        semaphore, outer = request_bound(self.identity, self.concurrency), current_bound()
         if self.limits_requests:
-            with bounding(gate if outer is None or outer.capacity > gate.capacity else outer):
+            with bounding(semaphore if outer is None or outer.capacity > semaphore.capacity else outer):
                 return await operation()
         if outer is _UNBOUNDED:
             return await operation()
-        async with Permits(gate, requests):
+        async with Permits(semaphore, requests):
             with bounding(_UNBOUNDED):
                 return await operation()
 

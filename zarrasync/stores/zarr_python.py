@@ -132,8 +132,8 @@ class ZarrPythonStore(RemoteStore):
                 raise
 
     async def _call(self, key: str, verb: str, method: str, *args: Any, **options: Any) -> Any:
-        gate = self.limiter()
-        await gate.acquire()
+        semaphore = self.limiter()
+        await semaphore.acquire()
 
         async def call() -> Any:
             await self._ensure_open()
@@ -146,7 +146,7 @@ class ZarrPythonStore(RemoteStore):
         except Exception as error:
             raise store_error(error, key, verb, self) from error
         finally:
-            gate.release()
+            semaphore.release()
 
     # -------------------------------------------------------------- reading
 

@@ -16,9 +16,9 @@ import numpy as np
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.offload import compute, run_in_worker
+from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.config import Config
 from zarrasync.indexing.chunk_runs import ChunkRun, split_chunks
@@ -107,7 +107,7 @@ class ChunkCache:
         self._lock = thread_lock()
         self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
         self._flights = SingleFlight()
-        self._turns: WeakValueDictionary[Any, FifoGate] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[Any, FifoSemaphore] = WeakValueDictionary()
         self._nbytes = self._requested = self._misses = self._checks = 0
 
     @property
@@ -211,7 +211,7 @@ class ChunkCache:
         if not driven():
             return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.is_local))
         with self._lock:
-            turn = self._turns.setdefault(name, FifoGate(1))
+            turn = self._turns.setdefault(name, FifoSemaphore(1))
         async with Permits(turn, 1):
             found = self._trusted(selection)  # another thread has just read them
             rest = [coords for coords in missing if coords not in found]

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import SingleFlight
+from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync._kernel.library import kernel
 from zarrasync._kernel.structs import ArrayStruct, Worker
 from zarrasync.codecs import BoundChain

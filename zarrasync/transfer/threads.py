@@ -14,8 +14,8 @@ from typing import TypeAlias, TypeVar
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.gates import FifoGate, thread_turns
 from zarrasync._concurrency.offload import codec_pool, helper_pool, run_on
+from zarrasync._concurrency.semaphores import FifoSemaphore, thread_turns
 from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 from zarrasync.transfer.limits import ONE_THREAD
@@ -90,7 +90,7 @@ class StealingPool:
     """
 
     def __init__(
-        self, jobs: Iterable[ThreadJob], settings: Config, flag: CancelFlag, threads: int, turns: FifoGate
+        self, jobs: Iterable[ThreadJob], settings: Config, flag: CancelFlag, threads: int, turns: FifoSemaphore
     ) -> None:
         self._settings, self._flag, self._threads, self._turns = settings, flag, threads, turns
         self._stretches = _stretches(jobs, threads) if isinstance(jobs, Sequence) else []

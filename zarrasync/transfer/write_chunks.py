@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._concurrency.backoff import ConflictBackoff
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gather import for_each
-from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError

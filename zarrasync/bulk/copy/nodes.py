@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from zarrasync import formats
-from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import ChecksumError, NodeExistsError, ShapeError, UnsupportedByFormat, UnsupportedOperation

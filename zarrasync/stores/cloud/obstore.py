@@ -240,8 +240,8 @@ class ObjectStore(RemoteStore):
             requests: The number of requests that it makes at the same time.
             is_limited: Whether ``total_timeout`` limits the call. Calls of many requests have a limit for each.
         """
-        gate = self.limiter()
-        await gate.acquire(requests)
+        semaphore = self.limiter()
+        await semaphore.acquire(requests)
         start = clock.monotonic()
         try:
             try:
@@ -250,17 +250,17 @@ class ObjectStore(RemoteStore):
                 if not self._means_absent(error, verb):
                     raise
                 result = None
-            gate.on_success(clock.monotonic() - start)
+            semaphore.on_success(clock.monotonic() - start)
             return result
         except WriteConflictError:
             raise
         except Exception as error:
-            gate.on_failure()
+            semaphore.on_failure()
             failure = store_error(error, key, verb, self)
             failure.attempts += retry_count(error)
             raise failure from error
         finally:
-            gate.release(requests)
+            semaphore.release(requests)
 
     async def _in_region(self, make: Callable[[Any], Awaitable[Any]], verb: str, seconds: float) -> Any:
         """Return the result of a call, which is repeated once if the bucket lies in another region than the store's.

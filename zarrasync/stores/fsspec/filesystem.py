@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from zarrasync._concurrency.backoff import RetryCounts, pause
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._concurrency.offload import run_abandonable
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._concurrency.retry import RetryCounts, pause
 from zarrasync._util.advice import suggest
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
@@ -120,7 +120,7 @@ class Filesystem:
         """Call an operation of the filesystem: directly if it is blocking, otherwise under a limiter.
 
         Args:
-            limiter: Returns the gate of requests in flight.
+            limiter: Returns the semaphore of requests in flight.
             seconds: Timeout; 0 for no limit. Changes and long operations of blocking filesystems have no timeout.
             operation: Name of the method, without the underscore of asynchronous ones.
             *args: Its arguments.
@@ -131,8 +131,8 @@ class Filesystem:
             # An abandoned write would go on, and could overwrite later ones.
             return call_blocking(work, self.protocol, seconds) if operation in _QUICK_OPERATIONS else work()
         fs = await self.instance()
-        gate = limiter()
-        await gate.acquire()
+        semaphore = limiter()
+        await semaphore.acquire()
         try:
             make = partial(getattr(fs, f"_{operation}"), *args, **options)
             limit = 0.0 if operation in _LONG_OPERATIONS else seconds
@@ -140,7 +140,7 @@ class Filesystem:
         except FileNotFoundError as error:
             raise missing_error(error) from error
         finally:
-            gate.release()
+            semaphore.release()
 
     async def close(self) -> None:
         """Close the running loop's instances."""

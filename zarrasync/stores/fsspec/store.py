@@ -461,8 +461,8 @@ class FsspecStore(RemoteStore):
         fs = await self._filesystem.unretried_instance()
         condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
         options = {**condition, "Metadata": {WRITE_MARK: mark}}
-        gate = self.limiter()
-        await gate.acquire()
+        semaphore = self.limiter()
+        await semaphore.acquire()
         try:
             put = partial(s3.put_conditionally, fs, self._path(key), value, options)
             return (await run_request(put, "write", self.settings.request_timeout)).get("ETag")
@@ -472,12 +472,12 @@ class FsspecStore(RemoteStore):
             if s3.is_unsupported_condition(error):
                 raise self._conditions_unsupported() from error
             failure, status = store_error(error, key, "write", self), s3.status_of(error)
-            (gate.on_overload if status in OVERLOAD else gate.on_failure)()
+            (semaphore.on_overload if status in OVERLOAD else semaphore.on_failure)()
             if status is None or status in TRANSIENT_FOR_WRITES:
                 raise UnknownOutcome(failure, answered=status is not None) from error
             raise failure from error
         finally:
-            gate.release()
+            semaphore.release()
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value on S3, and the mark of the write that stored it."""

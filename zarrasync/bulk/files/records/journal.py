@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync._concurrency.backoff import ConflictBackoff
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import listed
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError

@@ -30,7 +30,7 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import MetadataCell
-from zarrasync.nodes.consolidated import GroupCopies, replace_copies
+from zarrasync.nodes.consolidated import ConsolidatedCopies, replace_copies
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import FoundNode, find_all
@@ -265,7 +265,7 @@ def _changed_journal(
     return {JOURNAL: journal.to_json()}
 
 
-async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> GroupCopies:
+async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> ConsolidatedCopies:
     """Return the documents of the group, and copies of all documents below."""
     format_, path = handle.format, handle.path
     keys = format_.document_keys(path)
@@ -283,7 +283,7 @@ async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[
         **{key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None},
     }
     copied = {key: format_.copied_document(key, data) for key, data in below.items()}
-    return GroupCopies(format_.own_documents(path, rendered), copied)
+    return ConsolidatedCopies(format_.own_documents(path, rendered), copied)
 
 
 # ------------------------------------------------------------------ after an interruption

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from zarrasync import transfer
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
@@ -144,7 +144,7 @@ class TaskRunner:
 
         With an asynchronous store, the next array is read while values of the last one are still sent, if there is memory.
         """
-        memory = FifoGate(memory_limit(self.config), shared=False)
+        memory = FifoSemaphore(memory_limit(self.config), shared=False)
 
         async def write(item: tuple[ArrayPlan, Part]) -> None:
             source, target, region = self._source_of(*item)

@@ -9,7 +9,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import POLL_SECONDS
+from zarrasync._concurrency.semaphores import POLL_SECONDS
 from zarrasync.errors import WriteConflictError
 
 

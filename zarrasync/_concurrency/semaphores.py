@@ -74,7 +74,7 @@ class Waiter:
                 raise asyncio.CancelledError
 
 
-class FifoGate:
+class FifoSemaphore:
     """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
     A request for more than the whole capacity is admitted alone. A call that blocks an event loop has the whole capacity
@@ -89,13 +89,13 @@ class FifoGate:
     def __init__(self, capacity: int, *, shared: bool = True) -> None:
         self._initial, self._shared = capacity, shared
         self._reset()
-        _gates.add(self)
+        _semaphores.add(self)
 
     def _reset(self) -> None:
         self.capacity = self._free = self._initial
         self._waiters: deque[Waiter] = deque()
         self._lock = threading.RLock()  # a signal handler may interrupt its holder
-        self._asides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FifoGate] = weakref.WeakKeyDictionary()
+        self._asides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FifoSemaphore] = weakref.WeakKeyDictionary()
 
     @property
     def free(self) -> int:
@@ -140,14 +140,14 @@ class FifoGate:
             if self._waiters:
                 self._admit()
 
-    def _aside(self) -> FifoGate | None:
-        """Return the gate of the current call if it blocks an event loop; there is one such call at a time."""
+    def _aside(self) -> FifoSemaphore | None:
+        """Return the semaphore of the current call if it blocks an event loop; there is one such call at a time."""
         loop = BLOCKED_LOOP.get() if self._shared else None
         if loop is None:
             return None
         with self._lock:
             if loop not in self._asides:
-                self._asides[loop] = FifoGate(self.capacity, shared=False)
+                self._asides[loop] = FifoSemaphore(self.capacity, shared=False)
             return self._asides[loop]
 
     def _fits(self, amount: int) -> bool:
@@ -168,8 +168,8 @@ class FifoGate:
                 self._free -= waiter.amount
 
 
-class SharedGate(FifoGate):
-    """A gate of calls with different limits. Its capacity is the largest limit of the calls that use it now."""
+class SharedSemaphore(FifoSemaphore):
+    """A semaphore of calls with different limits. Its capacity is the largest limit of the calls that use it now."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -206,15 +206,15 @@ class SharedGate(FifoGate):
                 self._admit()
 
 
-class NestedGate(FifoGate):
-    """The gate of all calls with one limit, inside the gate of all calls: an amount is taken from both.
+class NestedSemaphore(FifoSemaphore):
+    """The semaphore of all calls with one limit, inside the semaphore of all calls: an amount is taken from both.
 
     Args:
         limit: The amount that the calls can hold at the same time.
-        outer: The gate of calls with any limit.
+        outer: The semaphore of calls with any limit.
     """
 
-    def __init__(self, limit: int, outer: SharedGate) -> None:
+    def __init__(self, limit: int, outer: SharedSemaphore) -> None:
         super().__init__(limit)
         self._outer = outer
 
@@ -234,46 +234,46 @@ class NestedGate(FifoGate):
 
 
 class Permits:
-    """An amount of a gate, held for the length of an ``async with`` block."""
+    """An amount of a semaphore, held for the length of an ``async with`` block."""
 
-    __slots__ = ("_amount", "_gate")
+    __slots__ = ("_amount", "_semaphore")
 
-    def __init__(self, gate: FifoGate, amount: int) -> None:
-        self._gate, self._amount = gate, amount
+    def __init__(self, semaphore: FifoSemaphore, amount: int) -> None:
+        self._semaphore, self._amount = semaphore, amount
 
     async def __aenter__(self) -> None:
-        await self._gate.acquire(self._amount)
+        await self._semaphore.acquire(self._amount)
 
     async def __aexit__(self, *error: object) -> None:
-        self._gate.release(self._amount)
+        self._semaphore.release(self._amount)
 
 
-_gates: weakref.WeakSet[FifoGate] = weakref.WeakSet()
-_memory = SharedGate()
-_budgets: dict[int, NestedGate] = {}
-_turns: dict[int, FifoGate] = {}
+_semaphores: weakref.WeakSet[FifoSemaphore] = weakref.WeakSet()
+_memory = SharedSemaphore()
+_budgets: dict[int, NestedSemaphore] = {}
+_turns: dict[int, FifoSemaphore] = {}
 _lock = thread_lock()
 
 
-def byte_budget(settings: config.Config) -> FifoGate:
-    """Return the gate of bytes in flight of calls with the same budget, inside the gate of the process."""
+def byte_budget(settings: config.Config) -> FifoSemaphore:
+    """Return the semaphore of bytes in flight of calls with the same budget, inside the semaphore of the process."""
     limit = settings.memory_budget
     with _lock:
         if limit not in _budgets:
-            _budgets[limit] = NestedGate(limit, _memory)
+            _budgets[limit] = NestedSemaphore(limit, _memory)
         return _budgets[limit]
 
 
-def thread_turns(settings: config.Config) -> FifoGate:
-    """Return the process-wide gate of threads that do bulk work on blocking stores."""
+def thread_turns(settings: config.Config) -> FifoSemaphore:
+    """Return the process-wide semaphore of threads that do bulk work on blocking stores."""
     capacity = 2 * settings.pool_size
     with _lock:
         if capacity not in _turns:
-            _turns[capacity] = FifoGate(capacity)
+            _turns[capacity] = FifoSemaphore(capacity)
         return _turns[capacity]
 
 
 @reset_in_child
 def _reset_gates() -> None:
-    for gate in list(_gates):
-        gate._reset()  # noqa: SLF001  # not for users of a gate
+    for semaphore in list(_semaphores):
+        semaphore._reset()  # noqa: SLF001  # not for users of a semaphore

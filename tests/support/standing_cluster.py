@@ -44,7 +44,8 @@ def ray_cluster() -> Iterator[Cluster]:
         found = []
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
-                if " ".join(process.cmdline()).startswith("ray::"):
+                title = " ".join(process.cmdline())
+                if title.startswith("ray::") and "Agent" not in title:  # a node ends with its agents
                     found.append(process.pid)
         return found
 

@@ -1,4 +1,4 @@
-"""The seam for simulation: time, randomness and threads come from one object that a test can replace.
+"""Clock, random numbers and threads, which deterministic tests replace by one object of theirs.
 
 The library takes the time, random pauses, sleeping, waiting, executors and threads from this module. A simulator installs
 its own ``Environment``, in its own event loop for the timeouts of asyncio, and then decides what runs when. Locks of

@@ -1,4 +1,4 @@
-"""Gates: counters that admit work first come, first served, across threads and event loops."""
+"""Semaphores: counters that admit work first come, first served, across threads and event loops."""
 
 from __future__ import annotations
 

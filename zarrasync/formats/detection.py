@@ -19,7 +19,7 @@ from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 """The formats to look for if the format is not specified, in order of preference.
 
-Formats with an unread entry point are last, because they take another round of requests.
+The draft is last: its hierarchy begins with the document ``zarr.json``, which takes another round of requests.
 """
 SOURCES = ".sources"
 """Name of the value next to the chunks of an array that records the files from which they were ingested."""

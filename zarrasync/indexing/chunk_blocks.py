@@ -26,8 +26,8 @@ _ENOUGH_PASSES = 2
 """Writing and reading raw values takes about as long as decoding them once, so two passes need no intermediate array."""
 _FILE_ELEMENTS = 8192
 """Writing and reading the file of a chunk takes as long as decoding about this many elements."""
-_CHUNKS_IN_FLIGHT = 32
-"""Chunks of an intermediate array have at most this part of the size of a block."""
+_LEAST_PARTS = 32
+"""The least number of chunks of an intermediate array in a block."""
 
 
 class Cost(NamedTuple):
@@ -186,7 +186,7 @@ def intermediate_chunks(shape: Coords, source_chunks: Coords, target_chunks: Coo
         shape, source_chunks, inverse.within(most).counts, target_chunks, direct.within(most).counts, strict=True
     )
     chunks = tuple(min(n, chunk * count, other * others) for n, chunk, count, other, others in largest)
-    chunks = _divide(chunks, max(most // _CHUNKS_IN_FLIGHT, _FILE_ELEMENTS))
+    chunks = _divide(chunks, max(most // _LEAST_PARTS, _FILE_ELEMENTS))
     stages = BlockShapes(regular_grid(shape, chunks), source_chunks), BlockShapes(target, chunks)
     cost = sum(stage.passes(most) for stage in stages) + _FILE_ELEMENTS / math.prod(chunks)
     return chunks if cost < passes else None

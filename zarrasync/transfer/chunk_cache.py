@@ -71,7 +71,7 @@ class _Entry(NamedTuple):
         version: The version of that value; ``None`` if it is unknown.
         checked_at: When it was known to be current.
         changes: The number of changes of this process then.
-        anchor: A store in memory, whose identity another one could get if it did not exist any more.
+        anchor: A store in memory, which is kept alive, because its identity is its address: another one could get it.
     """
 
     values: Array
@@ -272,7 +272,7 @@ class ChunkCache:
             self._misses += len(coords)
         region = grid.box(first, last)
         transform = basic((*region, ...), chunks.metadata.shape)
-        if chunks.store.is_local:  # a system call each, where recording would keep the kernel from reading
+        if chunks.store.is_local:  # one system call each; a recorder would keep compiled code from reading
             versions: Mapping[str, object] = await self._versions(chunks, set(keys.values()))
             block = await read(chunks, transform)
         else:

@@ -31,7 +31,8 @@ from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
 
 _SLOTS = 4096
 CHANGES: Final = [0] * _SLOTS
-"""The number of changes by slot. Two nodes may share a slot; a change of one then only costs the other a lookup."""
+"""The number of changes of nodes by this process, in a table of hashes: decoded chunks of another number may be outdated. Two
+nodes may share a slot; a change of one then only costs the other a lookup."""
 
 
 def slot_of(store: Store, path: str) -> int:
@@ -147,7 +148,8 @@ class Chunks:
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
         limit: The most bytes of a stored value that are read; ``None`` for any number.
         cache: A cache of decoded chunks.
-        unproven: Non-empty until a read shows whether the separator that the metadata implies is right.
+        unproven: Non-empty until a read shows whether the separator of chunk keys is right, which documents of version 2 may
+            omit.
     """
 
     store: Store

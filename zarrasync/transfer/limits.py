@@ -10,9 +10,10 @@ ONE_THREAD = 1 << 20
 WRITE_FACTOR = 4
 """How many times as long it takes to encode and write as to read and decode."""
 FILE = 1 << 14
-"""Bytes that are decoded in the time that opening and closing a file takes. Making one takes twice as long."""
+"""The cost of opening and closing a file, as the number of bytes that are decoded in the same time. Making one costs twice as
+much."""
 POINT = 1 << 12
-"""Bytes that are decoded in the time that reading one element of a raw chunk takes."""
+"""The cost of reading one element of a raw chunk, in the same unit."""
 INTERPRETED = 1 << 15
 """Bytes of a chunk below which the interpreter, which runs one thread at a time, takes most of the time of Python's codecs."""
 

@@ -54,7 +54,7 @@ class _Read:
         self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
 
     def _budget(self, nbytes: int) -> AbstractAsyncContextManager[None]:
-        return _TAKEN  # by the whole read
+        return _TAKEN  # the whole read has reserved its bytes already
 
     async def _compute(self, function: Callable[[], None]) -> None:
         function()

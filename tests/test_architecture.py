@@ -131,7 +131,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "repeats or waits": (
-        r"\w*Backoff|sleep|sleep_blocking|retry|tenacity|repeated in a loop",
+        r"\w*Backoff|backoff|sleep|sleep_blocking|retry|tenacity|repeated in a loop",
         {
             "bulk.jobs.workers": "repeats calls",
             "bulk.jobs.claim": "waits for other jobs",

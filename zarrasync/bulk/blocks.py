@@ -131,7 +131,8 @@ class Ingestion:
         chosen: Collection[tuple[int, ...]] | None = None,
     ) -> None:
         self.plan, self.report = BlockPlan(source, target, region, chosen), IngestReport()
-        self._source, self._target, self._unaligned = source, target, unaligned
+        self._source, self._target = source, target
+        self._unaligned: Unaligned = unaligned
         self._on_threads = driven() or (target.store.blocking and not source.asynchronous)
         self._concurrency = concurrency or (target.config.pool_size if self._on_threads else _CONCURRENT_BLOCKS)
         self._checked_safety: bool | None = None

@@ -63,9 +63,10 @@ def _worker() -> Any:
 
 def _is_released() -> bool:
     """Return whether the caller runs in a task that its cluster no longer needs, because its client has ended."""
-    worker = _worker()
-    key = None if worker is None else worker.active_threads.get(threading.get_ident())  # other threads have no task
-    task = None if key is None else worker.state.tasks.get(key)
+    if (worker := _worker()) is None:
+        return False
+    key = worker.active_threads.get(threading.get_ident())  # other threads have no task
+    task = worker.state.tasks.get(key)
     return task is not None and task.state == "cancelled"
 
 

@@ -30,7 +30,7 @@ _MOST_PARTS = 64
 _MOST_VERSIONS = 4
 """Number of versions of an array's metadata that are kept, because running requests may use an older one."""
 _CACHE_BYTES = 64 << 20
-"""Memory for cached nodes and for what was read of them, such as coordinates."""
+"""Memory for cached nodes with their coordinates and other facts that were read."""
 _LEAST_BYTES = _CACHE_BYTES >> 10
 """Memory that a cached object counts at least."""
 _UNLISTED = object()

@@ -19,7 +19,7 @@ MiB = 1 << 20
 _WATCH_SECONDS, _LAG_SECONDS = 0.02, 0.005
 """Time between two looks at the lag of the event loop, and the lag from which on fewer requests are admitted."""
 _BUSY = 0.5
-"""The share of a core that the process has at least used if the lag is of its own making, and not of other programs."""
+"""The share of a core that the process has at least used if it causes the lag, and other programs do not."""
 _LEAST_ACTIVE = 4
 """Requests that are processed at a time at first, and however far the event loop lags behind."""
 

@@ -295,7 +295,7 @@ def _box_sums(values: Floats, rows: Window, columns: Window) -> Floats:
 
 
 def _between_four(values: Floats, rows: Window, columns: Window) -> Floats:
-    """Return the values between four elements of each pixel. The shapes are those of ``_box_sums``."""
+    """Return the values between four elements of each pixel. The shapes are as for ``_box_sums``."""
     lasts = [np.maximum(window.stop - 1, window.first) for window in (rows, columns)]
     shares = [
         np.where(last > window.first, window.fraction, 0.0) for last, window in zip(lasts, (rows, columns), strict=True)

@@ -270,9 +270,12 @@ async def _run_async(plan: ReadPlan, options: PlaceOptions, providers: Sequence[
         flag = cancel_flag()
         await read_async(Placement(chunks, plan.buffer, options, flag), runs)
 
+    async def provide(provider: Callable[[], None]) -> None:
+        await compute(provider)
+
     calls = [partial(for_each, run, plan.groups(), plan.chunks.concurrency)]
     if providers:
-        calls.append(partial(for_each, compute, providers, plan.chunks.config.pool_size))
+        calls.append(partial(for_each, provide, providers, plan.chunks.config.pool_size))
     await gather(calls)
 
 

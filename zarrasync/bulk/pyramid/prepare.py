@@ -156,7 +156,7 @@ class Pyramid:
         return meaning_of(GroupMetadata(attributes=self._group_attributes()))
 
     async def make_levels(self, notes: list[str]) -> list[tuple[AsyncArray, bool]]:
-        """Create the arrays of the levels, or open those of an interrupted run. Also return which ones are new.
+        """Create the arrays of the levels, or open the levels of an interrupted run. Also return which ones are new.
 
         Arrays that belong to all levels are copied, and levels of an earlier pyramid that this one does not have are erased.
 

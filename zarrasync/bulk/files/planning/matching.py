@@ -315,7 +315,7 @@ def _places(variables: Variables, length: int) -> dict[int, int]:
 
 
 def _check_disjoint(variables: Variables, places: Mapping[int, int]) -> None:
-    """Raise an error if two files replace the same rows, because others were written over those of one of them since."""
+    """Raise an error if two files replace the same rows, because other files replaced rows of one of them before."""
     for number, other in pairwise(sorted(places, key=places.__getitem__)):
         if places[number] + variables.row_counts[number] > places[other]:
             one, two = (variables.headers[n].file.name for n in (number, other))
@@ -381,7 +381,9 @@ def _spans(
         rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
     if labels is None or stored is None:
         return [(*rows.get(number, (0, 0)), "") for number in range(len(variables.headers))]
-    rows |= {n: (axis.ends[n],) * 2 for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends}
+    rows |= {
+        n: (axis.ends[n], axis.ends[n]) for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends
+    }
     spans = [rows.get(number, (0, 0)) for number in range(len(labels))]
     return [(start, stop, digest_rows(stored, start, stop)) for start, stop in spans]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from typing import Any
@@ -13,7 +13,8 @@ from unittest import mock
 from weakref import WeakKeyDictionary
 
 from tests.simulation.scheduler import Client, Scheduler, client_of_this_call
-from zarrasync._concurrency import clock, limiter, locks, offload, semaphores
+from zarrasync._concurrency import bridge, clock, limiter, locks, offload, semaphores
+from zarrasync.stores import leases
 
 __all__ = ["SimulatedEnvironment", "simulated"]
 
@@ -62,6 +63,46 @@ class SimulatedEnvironment(clock.Environment):
     def start_thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
         self._scheduler.start_thread(target)
         return threading.current_thread()  # callers look at it only after an error
+
+
+def _run_on_loop(coroutine: Coroutine[Any, Any, Any], flag: object) -> Any:
+    """Run a coroutine on the loop of the client whose thread calls, in place of the loop of the process."""
+    client, future = client_of_this_call.get(), Future[Any]()
+    assert client is not None, "only clients have loops"
+
+    async def work() -> None:
+        try:
+            result = await coroutine
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    client.loop.create_task(work(), context=copy_context())
+    clock.current().wait_for([future])
+    return future.result()
+
+
+class _Lock:
+    """A lock that simulated threads hold while others run."""
+
+    def __init__(self) -> None:
+        self._is_free = True
+
+    def __enter__(self) -> None:
+        thread = Scheduler.this_thread()
+        if not self._is_free and thread is not None:
+            thread.park(lambda: self._is_free)
+        self._is_free = False
+
+    def __exit__(self, *error: object) -> None:
+        self._is_free = True
+
+
+class _Threading:
+    """The module ``threading`` for leases, whose lock is held during requests."""
+
+    Event, Lock = threading.Event, _Lock
 
 
 class _InlineExecutor(Executor):
@@ -164,6 +205,8 @@ def simulated(scheduler: Scheduler) -> Iterator[None]:
             (semaphores, "_budgets", {}),
             (semaphores, "_turns", {}),
             (limiter, "_limiters", {}),
+            (bridge, "_submit", _run_on_loop),
+            (leases, "threading", _Threading),
             (offload, "_by_loop", WeakKeyDictionary()),
         ):
             stack.enter_context(mock.patch.object(module, name, value))

@@ -227,8 +227,10 @@ class ClaimedWork(PlannedWork):
             The claim, with what an interrupted job has noted. If the call updates its ``plan``, a failure keeps it.
         """
         claim = self._claim
-        await run_blocking(partial(claim.acquire, WAIT_SECONDS))
         try:
+            await run_blocking(
+                partial(claim.acquire, WAIT_SECONDS)
+            )  # even if it is cancelled, the thread completes this
             self.check_found(claim)
             if not workers.is_local:
                 workers.permit(self.store.notes, claim.permit())

@@ -45,7 +45,7 @@ const read = latest(async (signal, zoom, element) => {
 
 /** Shows which colours stand for which values. */
 async function legend() {
-  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "sel", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
+  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
   const answer = await request(`legend.json?${parameters}`);
   if (!answer.ok) return;
   const told = await answer.json();

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ async def test_cancelling_leaves_whole_chunks():
 
 KILLED = """
 import sys
+import threading
 import time
 import numpy as np
 from zarrasync import sync
@@ -208,3 +210,29 @@ async def test_rows_of_a_killed_append_do_not_reappear(
     await api(found.resize((12, 4)))
     np.testing.assert_array_equal(await api(found[...]), expected)
     assert found.store.directories.unfinished("") == []
+
+
+async def test_a_copy_that_is_cancelled_while_it_claims_its_destination():
+    """The next copy does not wait for it."""
+    puts, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(stores.WrapperStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if ".ingest/" in key:
+                puts.set()
+                while not may_go_on.is_set():
+                    await asyncio.sleep(0.001)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    source, memory = stores.MemoryStore(), stores.MemoryStore()
+    await za.create_array(source, data=np.arange(4))
+    dest = Slow(memory)
+    dest.blocking = False
+    copying = asyncio.ensure_future(za.copy(source, dest))
+    assert await asyncio.to_thread(puts.wait, 30)
+    copying.cancel()
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    assert [key for key in await memory.list() if ".ingest" in key] == []
+    await asyncio.wait_for(za.copy(source, dest), 30)

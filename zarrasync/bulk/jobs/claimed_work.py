@@ -228,9 +228,8 @@ class ClaimedWork(PlannedWork):
         """
         claim = self._claim
         try:
-            await run_blocking(
-                partial(claim.acquire, WAIT_SECONDS)
-            )  # even if it is cancelled, the thread completes this
+            # Here, because the thread takes the claim even if this call is cancelled.
+            await run_blocking(partial(claim.acquire, WAIT_SECONDS))
             self.check_found(claim)
             if not workers.is_local:
                 workers.permit(self.store.notes, claim.permit())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from itertools import pairwise
@@ -20,7 +21,7 @@ from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.map_grid import PixelGrid
-from zarrasync.server.projections import parse_crs, transformed, transformed_grid
+from zarrasync.server.projections import crs_name, parse_crs, transformed, transformed_grid
 
 pytestmark = pytest.mark.servers
 STEP = 5000.0
@@ -275,12 +276,31 @@ async def test_areas_of_cells_at_a_pole():
 async def test_definitions_that_name_local_files(tmp_path):
     """The author of a store does not choose the files that the server reads."""
     (tmp_path / "init").write_text("<x> +proj=utm +zone=32 <>\n")
-    for text in (f"+init={tmp_path}/init:x", "+proj=longlat +nadgrids=/etc/passwd"):
-        async with serving(projected({"crs_wkt": text})) as client:
+    bound = pyproj.CRS("+proj=longlat +nadgrids=@null +type=crs").to_json_dict()
+    assert "@null" in json.dumps(bound)
+    shifted = json.dumps(bound).replace("@null", f"{tmp_path}/x.gsb")
+    named: list[dict[str, Any]] = [
+        {"crs_wkt": text}
+        for text in (
+            f"+init={tmp_path}/init:x",
+            "+proj=longlat +nadgrids=/etc/passwd",
+            f"+proj=longlat +nadgrids=@null,{tmp_path}/x.gsb",
+            shifted,
+        )
+    ]
+    named += [
+        {"grid_mapping_name": "x", "crs_wkt": {"init": f"{tmp_path}/init:x"}},
+        {"spatial_ref": f"+init={tmp_path}/init:x"},
+    ]
+    for attributes in named:
+        async with serving(projected(attributes)) as client:
             for path in ("/info?variable=v", "/tiles/WebMercatorQuad/0/0/0.png?variable=v"):
                 status, body, _ = await client.get(path)
                 assert status in (400, 501), body
                 assert str(tmp_path) not in body.decode()
+    without_file = pyproj.CRS("+proj=longlat +ellps=bessel +nadgrids=@null +type=crs")
+    assert "PARAMETERFILE" in without_file.to_wkt()
+    assert crs_name(without_file.to_wkt())
     async with serving(projected({"crs_wkt": pyproj.CRS(32632).to_wkt()})) as client:
         body = await client.json("/bbox/0,0,1,1.png?variable=v&dst_crs=IAU_2015:30100", 400)
         assert "IAU" in body["message"]
@@ -298,6 +318,64 @@ def test_points_of_grids_are_those_of_single_points(crs, tile):
     found = transformed_grid(x, y, grid.crs, crs, (1e-4, 1e-4))
     for item, truth in zip(found, exact, strict=True):
         np.testing.assert_allclose(item, truth, rtol=0, atol=1e-4)
+
+
+def test_few_points_of_smooth_grids_are_transformed(monkeypatch):
+    counts = []
+    original = pyproj.Transformer.transform
+
+    def counted(self, x, y, *args, **options):
+        counts.append(np.size(x))
+        return original(self, x, y, *args, **options)
+
+    monkeypatch.setattr(pyproj.Transformer, "transform", counted)
+    grid = PixelGrid("EPSG:3857", tile_bounds(9, 267, 178), 256, 256)
+    transformed_grid(grid.columns(), grid.rows(), grid.crs, "EPSG:32632", (1e-4, 1e-4))
+    assert 0 < sum(counts) < 1000
+
+
+@pytest.mark.parametrize("code", [3857, 3413])
+async def test_several_rings_in_another_system(code):
+    """Longitudes of one ring do not depend on those of another one."""
+    root = sync.create_group(store := {})
+    root.create_array("v", data=np.zeros((36, 72), "f4"), dimension_names=("lat", "lon"))
+    for name, first, count, unit in (("lat", 87.5, 36, "degrees_north"), ("lon", -177.5, 72, "degrees_east")):
+        labels = first + (-5.0 if name == "lat" else 5.0) * np.arange(count)
+        root.create_array(name, data=labels, dimension_names=[name], attributes={"units": unit})
+    to = pyproj.Transformer.from_crs(4326, code, always_xy=True)
+
+    def ring(west: float, south: float, east: float, north: float) -> list[list[float]]:
+        lon = np.concatenate([np.linspace(west, east, 50), np.linspace(east, west, 50), [west]])
+        lat = np.concatenate([np.full(50, south), np.full(50, north), [south]])
+        return np.stack(to.transform(lon, lat), 1).tolist()
+
+    south, north = 50.0, 70.0
+    boxes = [ring(west, south, west + 25.0, north) for west in (-155.0, -15.0, 125.0, -95.0)]
+    several = {"type": "MultiPolygon", "coordinates": [[box] for box in boxes]}
+    holed = {"type": "Polygon", "coordinates": [ring(-100.0, 50.0, 150.0, 70.0), ring(120.0, 55.0, 140.0, 65.0)]}
+    async with serving(store) as client:
+        for geometry, cells in ((several, 4 * 5 * 4), (holed, 50 * 4 - 4 * 2)):
+            feature = {"type": "Feature", "properties": {}, "geometry": geometry}
+            told = await post(client, f"/statistics?variable=v&coord_crs=epsg:{code}", feature)
+            assert told["properties"]["statistics"]["v"]["count"] == pytest.approx(cells, rel=0.01)
+
+
+async def test_areas_in_web_mercator():
+    edge = 20037508.342789244
+    root = sync.create_group(store := {})
+    root.create_array("v", data=np.zeros((8, 8), "f4"), dimension_names=("y", "x"), attributes={"grid_mapping": "crs"})
+    for name, sign in (("y", -1), ("x", 1)):
+        labels = sign * (np.arange(8) + 0.5 - 4) * edge / 4
+        root.create_array(name, data=labels, dimension_names=[name], attributes={"units": "m"})
+    root.create_array("crs", data=np.array(0), attributes={"crs_wkt": pyproj.CRS(3857).to_wkt()})
+    corner = edge * 0.999999
+    shell = [[-corner, -corner], [corner, -corner], [corner, corner], [-corner, corner], [-corner, -corner]]
+    feature = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [shell]}}
+    highest = 2 * np.arctan(np.exp(np.pi)) - np.pi / 2
+    async with serving(store) as client:
+        told = await post(client, "/statistics?variable=v&weights=area&coord_crs=epsg:3857", feature)
+    wanted = 4 * np.pi * 6371008.8**2 * np.sin(highest)
+    assert told["properties"]["statistics"]["v"]["count"] == pytest.approx(wanted, rel=1e-4)
 
 
 async def test_without_pyproj_and_with_unknown_systems(monkeypatch):

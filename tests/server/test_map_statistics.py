@@ -184,6 +184,9 @@ async def test_polygons_over_the_ends_of_longitudes(west):
             assert {name: facts[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
 
 
+FEATURE = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [SHELL]}}
+
+
 @pytest.mark.parametrize(
     ("query", "body", "status", "message"),
     [
@@ -206,13 +209,14 @@ async def test_polygons_over_the_ends_of_longitudes(west):
         ("&coord_crs=earth", [SHELL], 400, "coord_crs must be the code"),
         ("&cover_scale=10", [SHELL], 400, "no parameter 'cover_scale'"),
         ("", [[[0, 30], [30, 30], [30, 60], [0, 60], [0, 30]]], 413, "more than the limit"),
+        ("", {"type": "FeatureCollection", "features": [FEATURE] * 1001}, 413, "1,001 features, more than 1000"),
     ],
 )
 async def test_requests_that_fail(query, body, status, message):
     store, _ = grid(np.arange(38.25, 52, 0.5), np.arange(0.5, 24))
     if isinstance(body, list):
         body = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": body}}
-    async with serving(store, limits=Limits(max_result_bytes=8000)) as client:
+    async with serving(store, limits=Limits(max_decoded_bytes=50_000)) as client:
         told = await post(client, f"/statistics?variable=v{query}", body, status)
         assert message in told["message"]
         assert told["error"] == ("TooMuch" if status == 413 else "BadQuery")

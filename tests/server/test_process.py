@@ -177,10 +177,11 @@ async def test_soak(program):
 
 
 _COUNT_ARENAS = """
-import ctypes, os, threading
-from zarrasync.server.running import run_asgi
+import ctypes, os, sys, threading
+from aiohttp import web
+from zarrasync.server.running import run, run_asgi
 try:
-    run_asgi(None, port=-1)
+    run_asgi(None, port=-1) if sys.argv[1] == "asgi" else run(web.Application(), port=-1)
 except OverflowError:  # it did not begin
     pass
 library, barrier = ctypes.CDLL(None), threading.Barrier(6)
@@ -198,9 +199,10 @@ library.fflush(None)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no arenas")
 @pytest.mark.parametrize(("environment", "most"), [({}, 2), ({"MALLOC_ARENA_MAX": "4"}, 4)])
-def test_threads_of_a_server_share_memory(environment, most):
+@pytest.mark.parametrize("framework", ["aiohttp", "asgi"])
+def test_threads_of_a_server_share_memory(framework, environment, most):
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", _COUNT_ARENAS]
+    command = [sys.executable, "-c", _COUNT_ARENAS, framework]
     output = subprocess.run(command, env=own | environment, stdout=subprocess.PIPE, check=True).stdout
     if b"<heap nr" not in output:
         pytest.skip("the C library has no arenas")

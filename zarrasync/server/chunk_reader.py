@@ -60,6 +60,14 @@ class ChunkReader:
         _check_limit(explanation.chunks, limits.max_chunks, "chunks")
         return explanation
 
+    def check_memory(self, count: int, itemsize: int, what: str) -> None:
+        """Check the memory to compute with elements against the limit of decoded bytes.
+
+        Raises:
+            TooMuch: If it is larger.
+        """
+        _check_limit(count, self._limits.max_decoded_bytes // itemsize, what)
+
     async def read(self, view: AsyncSelection, render: Callable[[npt.NDArray[Any]], T]) -> T:
         """Return the rendered values of a selection. Concurrent requests for a chunk read it once.
 

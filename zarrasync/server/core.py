@@ -47,6 +47,8 @@ _CLIENT_CLOSED = 499
 _HEALTH_SECONDS = 5.0
 """Seconds in which the store must respond to a health check."""
 _MOST_BODY_BYTES = 4 << 20
+_DOCUMENT_FACTOR = 16
+"""How many times as much memory as a body with numbers in JSON its numbers need, while they are lists."""
 _SMALL_BYTES = 1 << 16
 """Bytes of bodies that are not counted, because all connections together have little memory for them."""
 _STREAM_BYTES = 8 << 20
@@ -279,7 +281,7 @@ class Core:
 
     async def _handle(self, route: Route, request: Request) -> Response:
         if request.method == "POST":
-            release = self._hold(_body_size(request))
+            release = self._hold(_body_size(request) * (_DOCUMENT_FACTOR if route.has_document else 1))
             try:
                 response = await self._respond(route, await self._with_body(route, request))
             finally:
@@ -335,7 +337,10 @@ class Core:
         if size <= _SMALL_BYTES:
             return lambda: None
         if self._pending and self._pending + size > self.limits.max_pending_bytes:
-            raise Overloaded(f"{self._pending:,} bytes of bodies are waiting for slow clients; try again later")
+            raise Overloaded(
+                f"the bodies of requests and responses in progress have {self._pending:,} bytes, and the limit is "
+                f"{self.limits.max_pending_bytes:,}; try again later"
+            )
         self._pending += size
         remaining = [size]
 

@@ -29,7 +29,7 @@ _SHAPES = {
 _MOST_POINTS = 100_000
 _MOST_CROSSINGS = 4_000_000
 """The most edges of cells that polygons cross."""
-_OVERLAP = 1e-6
+OVERLAP = 1e-6
 """How much of a cell may be in polygons more than once, because of rounding."""
 _ROUNDING = 1e-9
 """The share of a cell below which it is outside of polygons, as rounding makes it."""
@@ -80,7 +80,7 @@ class Region:
             y: The edges of the rows, which increase.
 
         Raises:
-            BadQuery: If the polygons overlap, or cross themselves, which small overlaps within a cell do not show.
+            BadQuery: If the polygons overlap or cross themselves. Overlaps that are small within a cell may remain unnoticed.
             TooMuch: If their edges cross the edges of too many cells.
         """
         begin, end = self._cut(x, y)
@@ -99,7 +99,7 @@ class Region:
         share -= heights
         share += np.cumsum(heights, axis=1, out=heights)
         share /= np.diff(y)[:, None]
-        if share.size and (share.min() < -_OVERLAP or share.max() > 1 + _OVERLAP):
+        if share.size and (share.min() < -OVERLAP or share.max() > 1 + OVERLAP):
             raise BadQuery("the polygons overlap or cross themselves, so that it is unclear what they contain")
         share[share < _ROUNDING], share[share > 1 - _ROUNDING] = 0.0, 1.0
         return share
@@ -228,11 +228,12 @@ def parse_coords(text: str, kinds: Sequence[str], name: str = "coords") -> Point
             )
     is_shell = [structure[match.start() - 1] == "(" for match in re.finditer("@", structure)]
     return Region.of(
-        [ring if _turns_left(ring) == left else ring[::-1] for ring, left in zip(rings, is_shell, strict=True)]
+        [ring if turns_left(ring) == left else ring[::-1] for ring, left in zip(rings, is_shell, strict=True)]
     )
 
 
-def _turns_left(ring: Floats) -> bool:
+def turns_left(ring: Floats) -> bool:
+    """Return whether a closed ring, of shape (points, 2), turns left: whether its area lies to the left of its edges."""
     x, y = (ring - ring[0]).T
     return bool((x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0)
 

@@ -32,7 +32,9 @@ _MOST_VERSIONS = 4
 _CACHE_BYTES = 64 << 20
 """Memory for cached nodes with their coordinates and other facts that were read."""
 _LEAST_BYTES = _CACHE_BYTES >> 10
-"""Memory that a cached object counts at least."""
+"""The least memory that the cache counts per object."""
+_NODE_BYTES = 2048
+"""Memory of a node without its coordinates."""
 _UNLISTED = object()
 
 
@@ -199,6 +201,8 @@ def _size_of(value: object) -> int:
 def _array_bytes(value: object) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
+    if isinstance(value, AsyncArray | AsyncGroup):
+        return _NODE_BYTES
     if isinstance(value, tuple | list):
         return sum(map(_array_bytes, value))
     if is_dataclass(value) and not isinstance(value, type):

@@ -19,7 +19,7 @@ MiB = 1 << 20
 _WATCH_SECONDS, _LAG_SECONDS = 0.02, 0.005
 """Time between two looks at the lag of the event loop, and the lag from which on fewer requests are admitted."""
 _BUSY = 0.5
-"""The share of a core that the process has at least used if it causes the lag, and other programs do not."""
+"""The CPU time per second from which on a lag is attributed to this process, and not to other programs."""
 _LEAST_ACTIVE = 4
 """Requests that are processed at a time at first, and however far the event loop lags behind."""
 
@@ -76,7 +76,7 @@ class Limits:
         max_document_bytes: Bytes of one metadata document.
         max_members: Nodes of one listing.
         max_pending_bytes: Bytes of large responses that clients have not received yet, and of large bodies of requests.
-            Further requests with such bodies get status 503.
+            Further requests that need memory for large bodies get status 503.
         active: The most requests that are processed at a time; fewer ones if they keep the interpreter busy.
         waiting: Requests that wait to be processed. Further requests get status 503. Clients take turns.
         timeout: Seconds for one request, and in which a client must receive 64 KiB of a response.

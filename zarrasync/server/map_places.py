@@ -9,10 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from zarrasync.metadata.conventions.meaning import CIRCLE
+from zarrasync.server.limits import TooMuch
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window
 from zarrasync.server.places import AxisPlaces, Bounds, Floats
 from zarrasync.server.projections import CRS84, bounds_in, converted, is_separable, transformed_grid
 
+_MOST_REPROJECTED = 1 << 20
+"""The most pixels of a picture in another reference system than the array. Each needs 200 bytes until it is drawn."""
 _TOLERANCE = 1e-4
 """How far a pixel may be from its exact position in an array of another reference system, in elements."""
 
@@ -95,6 +98,11 @@ class ReprojectedPixels:
     @classmethod
     def of(cls, place: Place, grid: PixelGrid) -> ReprojectedPixels:
         """Return the pixels of a picture."""
+        if grid.width * grid.height > _MOST_REPROJECTED:
+            raise TooMuch(
+                f"the picture has {grid.width * grid.height:,} pixels in another reference system than the array, more than "
+                f"{_MOST_REPROJECTED:,}; request parts of it"
+            )
         framed = grid.framed()
         tolerances = [_TOLERANCE * float(abs(np.diff(places.edges)).min()) for places in (place.x, place.y)]
         x, y = transformed_grid(framed.columns(), framed.rows(), grid.crs, place.crs, (tolerances[0], tolerances[1]))

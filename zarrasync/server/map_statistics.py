@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions.meaning import CIRCLE
-from zarrasync.server.geometries import Region
+from zarrasync.server.geometries import OVERLAP, Region, turns_left
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.map_places import Place
 from zarrasync.server.places import AxisPlaces, Floats, Indices
-from zarrasync.server.projections import CRS84, transformed
+from zarrasync.server.projections import CRS84, converted, is_separable, transformed
 
 Weights: TypeAlias = Literal["coverage", "area"]
 """The weight of a cell: the share of it in the polygons, or the area of that share in square metres."""
@@ -90,16 +90,12 @@ class Zone:
                 np.stack(transformed(ring[:, 0], ring[:, 1], crs, place.crs), 1)
                 for ring in region.divided(_PARTS).rings
             ]
-            if place.x.is_longitude:  # edges over the antimeridian
-                every = np.concatenate(rings)
-                every[:, 0] = np.unwrap(every[:, 0], period=CIRCLE)
-                rings = np.split(every, np.cumsum([len(ring) for ring in rings])[:-1])
-                if any(abs(ring[0, 0] - ring[-1, 0]) > CIRCLE / 2 for ring in rings):
-                    raise BadQuery("the polygons contain a pole; request parts of them on each side of it")
+            if place.x.is_longitude and not is_separable(crs, place.crs):
+                rings = _unwrapped(rings, region)
             region = Region.of(rings)
             if not np.isfinite([region.west, region.south, region.east, region.north]).all():
                 raise BadQuery(f"the polygons are not within the reference system {place.crs[:60]} of the array")
-        if place.x.is_longitude and region.east - region.west > CIRCLE:
+        if place.x.is_longitude and any(np.ptp(ring[:, 0]) > CIRCLE for ring in region.rings):
             raise BadQuery("the polygons are wider than the globe")
         rows = _touched(place.y, region.south, region.north, 0.0)
         columns = [_touched(place.x, region.west, region.east, turn) for turn in _turns(place.x, region)]
@@ -118,6 +114,8 @@ class Zone:
             if len(columns) and len(self.rows):
                 share = self.region.coverage(_edges(self.place.x, columns) + turn, _edges(self.place.y, self.rows))
                 total[:, np.searchsorted(self.columns, columns)] += _in_array(share, self.place)
+        if total.max(initial=0.0) > 1 + OVERLAP:
+            raise BadQuery("the polygons overlap around the globe, so that it is unclear what they contain")
         return total if kind == "coverage" or not total.size else total * self._areas()
 
     def _areas(self) -> Floats:
@@ -126,7 +124,9 @@ class Zone:
             [places.edges[cells + end] for end in (0, 1)]
             for places, cells in ((self.place.y, self.rows), (self.place.x, self.columns))
         )
-        if self.place.crs == CRS84:
+        if is_separable(self.place.crs, CRS84):
+            south, north = (converted(values, "y", self.place.crs, CRS84) for values in (south, north))
+            west, east = (converted(values, "x", self.place.crs, CRS84) for values in (west, east))
             heights = np.sin(np.radians(north)) - np.sin(np.radians(south))
             return np.abs(np.outer(heights, np.radians(east - west))) * _RADIUS**2
         count = max(_MOST_CORNERS // len(west), 1)
@@ -134,7 +134,7 @@ class Zone:
         return np.concatenate([self._areas_in_space(south[part], north[part], west, east) for part in parts])
 
     def _areas_in_space(self, south: Floats, north: Floats, west: Floats, east: Floats) -> Floats:
-        """Return the areas of rows of cells, whose corners are in space, so that they may contain a pole."""
+        """Return the areas of rows of cells, from corners in three dimensions, because a cell may contain a pole."""
         corners = []
         for y, x in ((south, west), (south, east), (north, east), (north, west)):
             lon, lat = np.radians(transformed(*np.meshgrid(x, y), self.place.crs, CRS84))
@@ -142,6 +142,30 @@ class Zone:
         diagonals = corners[2] - corners[0], corners[3] - corners[1]
         areas: Floats = np.linalg.norm(np.cross(*diagonals), axis=-1) / 2 * _RADIUS**2
         return areas
+
+
+def _unwrapped(rings: Sequence[Floats], source: Region) -> list[Floats]:
+    """Return transformed rings with longitudes that do not jump at the antimeridian.
+
+    Args:
+        rings: The rings. They may end in jumps of 360 degrees.
+        source: The polygons before the transformation, whose shells turn left, and are followed by their holes.
+
+    Raises:
+        BadQuery: If one of them contains a pole.
+    """
+    found, middle = list[Floats](), 0.0
+    for ring, before in zip(rings, source.rings, strict=True):
+        longitudes = np.unwrap(ring[:, 0], period=CIRCLE)
+        if abs(longitudes[0] - longitudes[-1]) > CIRCLE / 2:
+            raise BadQuery("the polygons contain a pole; request parts of them on each side of it")
+        own = (longitudes.min() + longitudes.max()) / 2
+        if turns_left(before):
+            middle = own
+        else:  # a hole lies in its shell
+            longitudes += np.round((middle - own) / CIRCLE) * CIRCLE
+        found.append(np.stack([longitudes, ring[:, 1]], 1))
+    return found
 
 
 def _turns(places: AxisPlaces, region: Region) -> list[float]:

@@ -37,6 +37,8 @@ from zarrasync.server.projections import CRS84, crs_name, crs_of_grid_mapping, i
 from zarrasync.server.pyramid import Level, Pyramid
 from zarrasync.server.query import Colours
 
+_MANY = 1 << 20
+"""Coordinates from which on pixels are located on another thread than the event loop."""
 _IDENTIFIER = re.compile(r'(?:AUTHORITY|ID)\["(\w+)","?(\w+)"?\]\]$', re.IGNORECASE)
 """The authority and the code at the end of well-known text."""
 
@@ -184,7 +186,7 @@ class Maps:
             place = await self.place(pyramid)
             zone = await self._chunks.compute(partial(Zone.of, place, region, crs))
             view = pyramid.view(pyramid.levels[0], index, zone.rows, zone.columns)
-            self._chunks.check(view, itemsize=CELL_BYTES)
+            self._chunks.check_memory(view.size, CELL_BYTES, "cells of polygons")
         presentation = await self._described.presentation(array_of(view))
         weigh = partial(_weighted, presentation, request.nodata, zone, options)
         facts = await self._chunks.read(view, weigh)
@@ -206,7 +208,7 @@ class Maps:
             level = pyramid.coarsest([float(np.median(item)) for item in steps])
             return pixels, level, _is_magnified(level, steps)
 
-        is_quick = is_separable(grid.crs, place.crs)
+        is_quick = is_separable(grid.crs, place.crs) and len(place.x) + len(place.y) < _MANY
         pixels, level, is_magnified = find() if is_quick else await self._chunks.compute(find)
         presentation = await self._described.presentation(level.array)
         has_means = presentation.encoding.has_means and pyramid.labels is None

@@ -100,7 +100,10 @@ class AxisPlaces:
         if self.is_longitude:
             turns = np.floor((coordinates - least + slack) / CIRCLE)
             if not (abs(turns[~np.isnan(turns)]) <= _MOST_TURNS).all():
-                raise SelectionError(f"a longitude is more than {_MOST_TURNS:,} turns around the globe", shape=())
+                raise SelectionError(
+                    f"a longitude is more than {_MOST_TURNS:,} turns around the globe; use those from -180 to 360",
+                    shape=(),
+                )
             coordinates = coordinates - turns * CIRCLE
         numbers = np.arange(len(self.edges), dtype=np.float64)
         order = slice(None, None, 1 if self.is_ascending else -1)
@@ -151,6 +154,8 @@ class AxisPlaces:
 
     def scaled(self, size: int) -> AxisPlaces:
         """Return the places of another number of elements of equal extents in positions, such as of a coarser level."""
+        if size == len(self):
+            return self
         numbers = np.linspace(0, len(self), size + 1)
         edges = np.interp(numbers, np.arange(len(self) + 1.0), self.edges)
         return AxisPlaces(edges, self.is_longitude, self.is_cyclic)

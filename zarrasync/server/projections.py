@@ -25,8 +25,14 @@ METRES_PER_DEGREE = np.pi * RADIUS / 180
 
 _BUILT_IN = {"EPSG:4326": CRS84, CRS84: CRS84, MERCATOR: MERCATOR, "EPSG:900913": MERCATOR}
 _CODE = re.compile(r"[A-Za-z]{2,20}:[A-Za-z0-9_.]{1,20}")
-_FILES = re.compile(r"\binit=|grids=(?!@null)|PARAMETERFILE", re.IGNORECASE)
-"""Parts of a definition that name local files."""
+_FILES = re.compile(
+    r"\b(?:init|file|model|catalog)="
+    r'|grids=(?!@null(?:[\s"]|$))'
+    r'|PARAMETERFILE\["[^"]*","(?!@null")'
+    r'|"value"\s*:\s*"(?!@null")',
+    re.IGNORECASE,
+)
+"""Parts of a definition that name local files: in notations of PROJ, in well-known text, and in PROJJSON."""
 _NODES = 12
 """Points along each axis of a grid that are transformed exactly, if a polynomial suffices for the others."""
 _DENSITY = 21
@@ -93,20 +99,28 @@ def crs_name(text: str) -> str:
         raise ValueError("it refers to a local file; store a code or well-known text without grids")
     pyproj = _pyproj()
     try:
-        found: str = pyproj.CRS.from_user_input(text).to_string()
+        system = pyproj.CRS.from_user_input(text)
     except pyproj.exceptions.ProjError as error:
         raise ValueError(f"{text[:80]!r} is not a reference system: {error}") from None
+    if not (system.is_geographic or system.is_projected):
+        raise ValueError(f"{text[:80]!r} is not a reference system of places on a map")
+    found: str = system.to_string()
     return _BUILT_IN.get(found, found)
 
 
 def crs_of_grid_mapping(attributes: Mapping[str, Any]) -> str:
-    """Return the reference system that the CF attributes of a grid mapping specify, as well-known text.
+    """Return the name, for ``transformed``, of the reference system that the CF attributes of a grid mapping specify.
 
     Raises:
         Unsupported: If pyproj is not installed.
         ValueError: If they are not attributes of a grid mapping.
     """
     pyproj = _pyproj()
+    for name in ("crs_wkt", "spatial_ref"):
+        if name in attributes:
+            if not isinstance(text := attributes[name], str):
+                raise ValueError(f"{name} must be well-known text")
+            return crs_name(text)
     try:
         wkt: str = pyproj.CRS.from_cf(dict(attributes)).to_wkt()
     except (pyproj.exceptions.ProjError, KeyError, TypeError) as error:

@@ -30,7 +30,8 @@ _SITE_OPTIONS = frozenset({"ssl_context", "backlog", "reuse_address", "reuse_por
 _SHUTDOWN_SECONDS = 10.0
 _SWITCH_SECONDS = 0.0002
 """The time after which a thread that computes lets the event loop go on. Python's default is 25 times as long."""
-_MALLOC_LIMITS = {-8: 2, -1: 1 << 20, -3: 16 << 20}
+_ARENA_MAX, _TRIM_THRESHOLD, _MMAP_THRESHOLD = -8, -1, -3
+_MALLOC_LIMITS = {_ARENA_MAX: 2, _TRIM_THRESHOLD: 1 << 20, _MMAP_THRESHOLD: 16 << 20}
 """Limits of glibc's memory (``mallopt(3)``): arenas, free bytes at the end of one, and bytes from which on blocks are mapped.
 
 By default each of eight threads per core has an own arena, which keeps the memory of its largest requests.

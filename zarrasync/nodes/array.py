@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.cancel import run_cleanup
+from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync.codecs import Codec
 from zarrasync.display import html
 from zarrasync.display.info import Info, array_info, complete_array_info
@@ -303,6 +304,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             >>> await (await t2m.sel(lat=slice(45, 60))).read()
             array([0, 1])
         """
+        await take_turn()
         queries = parse_queries(mapping, points, method, tolerance, coordinates)
         wanted = await self._wanted(queries)
         positions = await self._coordinates.positions(wanted, self._cell.handle.format)

@@ -10,6 +10,7 @@ from typing import Any, Never, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync.display import html
 from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
@@ -428,6 +429,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> await january["t2m"].read()
             array([5., 6.])
         """
+        await take_turn()
         queries = parse_queries(mapping, points, method, tolerance, coordinates)
         cache, format_ = self._coordinates, self._cell.handle.format
         arrays = await cache.arrays(None, self._find_arrays)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync._concurrency.offload import compute
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
@@ -214,6 +215,7 @@ class AsyncSelection(NotAwaited):
             read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)
         else:
             read = partial(chunks.cache.read, chunks, self._transform, self._fields)
+        await take_turn()
         if decoding is not None:
             self._check_decoded(decoding, target)
         if progress:
@@ -297,6 +299,7 @@ class AsyncSelection(NotAwaited):
         """
         chunks, transform, fields, decoding = self.array._chunks, self._transform, self._fields, self.array._decoding
         check = partial(check_assignment, chunks, transform, fields)
+        await take_turn()
         if decoding is not None:
             encode = partial(decoding.encode, values, self.array.name)
             values = await compute(encode) if getattr(values, "nbytes", 0) >= _LONG else encode()

@@ -189,24 +189,28 @@ class Window:
     def _numbered(
         cls, places: AxisPlaces, first: Indices, stop: Indices, fraction: Floats, is_inside: npt.NDArray[np.bool_]
     ) -> Window:
-        """Return a window with the numbers of only those elements that are needed."""
+        """Return a window with the numbers of only those elements that are needed. Changes the arrays in place."""
         size = len(places)
         if not is_inside.any():
             empty = np.zeros(0, np.intp)
             return cls(empty, first * 0, first * 0, fraction, is_inside)
         if not places.is_cyclic:
-            first, stop = np.clip(first, 0, size - 1), np.clip(stop, 1, size)
-        widths = stop - first
-        begin, end = int(first[is_inside].min()), int(stop[is_inside].max())
+            np.clip(first, 0, size - 1, out=first)
+            np.clip(stop, 1, size, out=stop)
+        is_whole = bool(is_inside.all())
+        shown = [items if is_whole else items[is_inside] for items in (first, stop)]
+        begin, end = int(shown[0].min()), int(shown[1].max())
         if end - begin > _MOST_TURNS * size:
             raise TooMuch(f"the area goes around the globe more than {_MOST_TURNS} times; request a part of it")
         needed = np.ones(end - begin, np.bool_)
-        if (widths[is_inside] <= 2).all():  # single elements may be far from each other
+        if (shown[1] - shown[0]).max() <= 2:  # single elements may be far from each other
             needed[:] = False
-            needed[first[is_inside] - begin] = needed[stop[is_inside] - 1 - begin] = True
-        unrolled = begin + np.flatnonzero(needed)
-        start = (np.cumsum(needed) - 1)[np.clip(first - begin, 0, len(needed) - 1)]
-        return cls(unrolled % size, start, start + widths, fraction, is_inside)
+            needed[shown[0] - begin] = needed[shown[1] - 1 - begin] = True
+        numbers = first - begin
+        if not is_whole:
+            np.clip(numbers, 0, len(needed) - 1, out=numbers)
+        start = (np.cumsum(needed) - 1)[numbers]
+        return cls((begin + np.flatnonzero(needed)) % size, start, start + (stop - first), fraction, is_inside)
 
 
 def _covered(one: Floats, other: Floats, nearest: Indices) -> tuple[Indices, Indices]:

@@ -16,6 +16,8 @@ from zarrasync.server.projections import CRS84, bounds_in, converted, is_separab
 
 _MOST_REPROJECTED = 1 << 20
 """The most pixels of a picture in another reference system than the array. Each needs 200 bytes until it is drawn."""
+_SAMPLED = 32
+"""Rows and columns of pixels from which the level of a pyramid is chosen, at least."""
 _TOLERANCE = 1e-4
 """How far a pixel may be from its exact position in an array of another reference system, in elements."""
 
@@ -87,13 +89,13 @@ class ReprojectedPixels:
 
     Attributes:
         place: The place of the array.
+        coordinates: The coordinates of the centres of the pixels along each axis, and of those around the picture.
         positions: The positions of the centres of the pixels along each axis; NaN outside of the array.
-        extents: How many elements of the finest level each pixel covers along each axis.
     """
 
     place: Place
+    coordinates: tuple[Floats, Floats]
     positions: tuple[Floats, Floats]
-    extents: tuple[Floats, Floats]
 
     @classmethod
     def of(cls, place: Place, grid: PixelGrid) -> ReprojectedPixels:
@@ -107,41 +109,48 @@ class ReprojectedPixels:
         tolerances = [_TOLERANCE * float(abs(np.diff(places.edges)).min()) for places in (place.x, place.y)]
         x, y = transformed_grid(framed.columns(), framed.rows(), grid.crs, place.crs, (tolerances[0], tolerances[1]))
         inner = (slice(1, -1), slice(1, -1))
-        positions = [places.positions(values[inner]) for places, values in ((place.y, y), (place.x, x))]
-        outside = np.isnan(positions[0]) | np.isnan(positions[1])
-        extents = []
-        for places, values, middle in zip((place.y, place.x), (y, x), positions, strict=True):
-            middle[outside] = np.nan
-            steps = (values[1:-1, 2:] - values[1:-1, :-2]) / 2, (values[2:, 1:-1] - values[:-2, 1:-1]) / 2
-            if places.is_longitude:
-                steps = _shortest(steps[0]), _shortest(steps[1])
-            numbers = np.where(outside, 0, np.clip(np.nan_to_num(middle), 0, len(places) - 1)).astype(np.intp)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                covered = np.hypot(*steps) / np.abs(np.diff(places.edges))[numbers]
-            extents.append(np.clip(np.nan_to_num(covered), 0, len(places)))
-        return cls(place, (positions[0], positions[1]), (extents[0], extents[1]))
+        down, across = (places.positions(values[inner]) for places, values in ((place.y, y), (place.x, x)))
+        down[np.isnan(across)] = across[np.isnan(down)] = np.nan
+        return cls(place, (y, x), (down, across))
 
     @property
     def steps(self) -> list[Floats]:
-        """The elements of the finest level that pixels cover along each axis, of those inside of the array."""
-        return [
-            _known(np.where(np.isnan(middle), np.nan, extent))
-            for middle, extent in zip(self.positions, self.extents, strict=True)
-        ]
+        """The elements of the finest level that pixels cover along each axis, of a sample of those inside of the array."""
+        every = max(min(self.positions[0].shape) // _SAMPLED, 1)
+        return [_known(extents) for extents in self._extents(every)]
+
+    def _extents(self, every: int = 1) -> list[Floats]:
+        """Return how many elements of the finest level pixels cover along each axis; NaN outside of the array.
+
+        Args:
+            every: Only of each so many rows and columns of pixels.
+        """
+        found = []
+        for places, values, positions in zip(
+            (self.place.y, self.place.x), self.coordinates, self.positions, strict=True
+        ):
+            middle, left, right, above, below = (
+                item[::every, ::every]
+                for item in (positions, values[1:-1, :-2], values[1:-1, 2:], values[:-2, 1:-1], values[2:, 1:-1])
+            )
+            steps = (right - left) / 2, (below - above) / 2
+            if places.is_longitude:
+                steps = _shortest(steps[0]), _shortest(steps[1])
+            numbers = np.clip(np.nan_to_num(middle), 0, len(places) - 1).astype(np.intp)
+            covered = np.hypot(*steps) / np.abs(np.diff(places.edges))[numbers]
+            found.append(np.where(np.isnan(middle), np.nan, np.minimum(np.nan_to_num(covered), len(places))))
+        return found
 
     def windows(self, sizes: Sequence[int], method: Resampling) -> list[Window]:
         """Return the elements of a level with these sizes that pixels show, along each axis."""
-        whole = self.place.y, self.place.x
-        scales = [size / len(places) for places, size in zip(whole, sizes, strict=True)]
-        axes = [places.scaled(size) for places, size in zip(whole, sizes, strict=True)]
-        positions, extents = (
-            [scale * item for scale, item in zip(scales, items, strict=True)]
-            for items in (self.positions, self.extents)
-        )
-        return [
-            Window.at(axis, middle, (middle - extent / 2, middle + extent / 2), method)
-            for axis, middle, extent in zip(axes, positions, extents, strict=True)
-        ]
+        extents = self._extents() if method == "average" else [np.zeros(1), np.zeros(1)]
+        windows = []
+        for places, size, positions, extent in zip(
+            (self.place.y, self.place.x), sizes, self.positions, extents, strict=True
+        ):
+            middle, half = positions * (size / len(places)), extent * (size / len(places) / 2)
+            windows.append(Window.at(places.scaled(size), middle, (middle - half, middle + half), method))
+        return windows
 
 
 def pixels_of(place: Place, grid: PixelGrid) -> SeparablePixels | ReprojectedPixels:

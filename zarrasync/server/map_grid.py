@@ -138,13 +138,13 @@ class Window:
         elements: The numbers of the elements that are read.
         first: For each pixel the place of its first element in ``elements``.
         stop: For each pixel the place after its last element.
-        fraction: For each pixel the weight of the last element, if it lies between two.
+        fraction: For each pixel the weight of the last element, if it lies between two; else one zero.
         is_inside: Whether the pixel shows an element.
     """
 
     elements: Indices
-    first: Indices
-    stop: Indices
+    first: npt.NDArray[np.int32]
+    stop: npt.NDArray[np.int32]
     fraction: Floats
     is_inside: npt.NDArray[np.bool_]
 
@@ -173,7 +173,7 @@ class Window:
             resampling: The method by which elements become pixels.
         """
         is_inside = np.isfinite(middle)
-        fraction: Floats = np.zeros(middle.shape)
+        fraction: Floats = np.zeros(1)
         safe = np.where(is_inside, middle, 0.5)
         first = np.floor(safe).astype(np.intp)
         stop = first + 1
@@ -192,8 +192,8 @@ class Window:
         """Return a window with the numbers of only those elements that are needed. Changes the arrays in place."""
         size = len(places)
         if not is_inside.any():
-            empty = np.zeros(0, np.intp)
-            return cls(empty, first * 0, first * 0, fraction, is_inside)
+            empty, nothing = np.zeros(0, np.intp), np.zeros(first.shape, np.int32)
+            return cls(empty, nothing, nothing, fraction, is_inside)
         if not places.is_cyclic:
             np.clip(first, 0, size - 1, out=first)
             np.clip(stop, 1, size, out=stop)
@@ -209,8 +209,9 @@ class Window:
         numbers = first - begin
         if not is_whole:
             np.clip(numbers, 0, len(needed) - 1, out=numbers)
-        start = (np.cumsum(needed) - 1)[numbers]
-        return cls((begin + np.flatnonzero(needed)) % size, start, start + (stop - first), fraction, is_inside)
+        start = (np.cumsum(needed, dtype=np.int32) - 1)[numbers]
+        widths = (stop - first).astype(np.int32)
+        return cls((begin + np.flatnonzero(needed)) % size, start, start + widths, fraction, is_inside)
 
 
 def _covered(one: Floats, other: Floats, nearest: Indices) -> tuple[Indices, Indices]:

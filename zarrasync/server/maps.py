@@ -29,7 +29,7 @@ from zarrasync.server.geometries import Region
 from zarrasync.server.images import CUSTOM, RGB, Style, render
 from zarrasync.server.limits import TooMuch, Unsupported
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window, resample
-from zarrasync.server.map_places import Place, ReprojectedPixels, SeparablePixels, pixels_of
+from zarrasync.server.map_places import Place, pixels_of
 from zarrasync.server.map_statistics import CELL_BYTES, StatisticsOptions, Zone, band_statistics
 from zarrasync.server.places import AxisPlaces
 from zarrasync.server.planes import Planes
@@ -107,11 +107,8 @@ class Maps:
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
         key = ("map", versions, index, style, grid, request.nodata, request.resampling)
 
-        async def make() -> bytes:
-            values = await self._values(pyramid, index, grid, request, style)
-            return await self._chunks.compute(lambda: render(values, style))
-
-        return await self._planes.tiles.get(key, make)
+        draw = partial(self._draw, pyramid, index, grid, request, style)
+        return await self._planes.tiles.get(key, draw)
 
     async def style(self, pyramid: Pyramid, request: MapRequest) -> Style:
         """Return the mapping of the values of a pyramid to colours.
@@ -197,37 +194,39 @@ class Maps:
         """Return the positions of labels on the axes outside of the plane; by default 0."""
         return await self._planes.index(await self._planes.pyramid(request.path), labels=dict(request.labels))
 
-    async def _values(
+    async def _draw(
         self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest, style: Style
-    ) -> npt.NDArray[Any]:
+    ) -> bytes:
         place = await self.place(pyramid)
+        presentation = await self._described.presentation(pyramid.levels[0].array)
+        has_means = presentation.encoding.has_means and pyramid.labels is None
 
-        def find() -> tuple[SeparablePixels | ReprojectedPixels, Level, bool]:
+        def locate() -> tuple[Level, AsyncSelection, Sequence[Window], Resampling] | None:
+            """Return the elements to read, and how they become pixels; ``None`` if all pixels are outside of the array."""
             pixels = pixels_of(place, grid)
             steps = pixels.steps
             level = pyramid.coarsest([float(np.median(item)) for item in steps])
-            return pixels, level, _is_magnified(level, steps)
+            is_nearest = not has_means or _is_magnified(level, steps)
+            methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
+            for method in [request.resampling] if request.resampling else methods:
+                windows = pixels.windows(level.shape[-2:], method)
+                if not all(len(window.elements) for window in windows):
+                    return None
+                view = pyramid.view(level, index, windows[0].elements, windows[1].elements, style.cmap)
+                if method != "average" or request.resampling or self._allows(view):
+                    break
+            return level, view, windows, method
 
         is_quick = is_separable(grid.crs, place.crs) and len(place.x) + len(place.y) < _MANY
-        pixels, level, is_magnified = find() if is_quick else await self._chunks.compute(find)
+        found = locate() if is_quick else await self._chunks.compute(locate)
+        if found is None:
+            samples = (pyramid.samples,) if style.cmap == RGB else ()
+            nothing = np.ma.masked_array(np.zeros((*samples, grid.height, grid.width), np.float32), mask=True)
+            return await self._chunks.compute(partial(render, nothing, style))
+        level, view, windows, method = found
         presentation = await self._described.presentation(level.array)
-        has_means = presentation.encoding.has_means and pyramid.labels is None
-        is_nearest = not has_means or is_magnified
-        methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
-        if request.resampling:
-            methods = [request.resampling]
-        for method in methods:
-            locate = partial(pixels.windows, level.shape[-2:], method)
-            windows = locate() if is_quick else await self._chunks.compute(locate)
-            if not all(len(window.elements) for window in windows):
-                break
-            view = pyramid.view(level, index, windows[0].elements, windows[1].elements, style.cmap)
-            if method != methods[-1] and not self._allows(view):
-                continue
-            draw = partial(_resampled, presentation, pyramid, request.nodata, windows, method)
-            return await self._chunks.read(view, draw)
-        samples = (pyramid.samples,) if style.cmap == RGB else ()
-        return np.ma.masked_array(np.zeros((*samples, grid.height, grid.width), np.float32), mask=True)
+        resampled = partial(_resampled, presentation, pyramid, request.nodata, windows, method)
+        return await self._chunks.read(view, lambda stored: render(resampled(stored), style))
 
     def _allows(self, view: AsyncSelection) -> bool:
         try:

@@ -202,10 +202,13 @@ class Server:
             text=True,
         )
         assert self.process.stdout is not None
+        lines = []
         for line in self.process.stdout:
+            lines.append(line)
             if match := re.search(r"http://[\d.]+:\d+", line):
                 self.url = match[0]
-                break
+                return
+        raise RuntimeError(f"{engine} did not start:\n{''.join(lines)}")
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process so far."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync._concurrency.gather import for_each, gather
-from zarrasync._concurrency.offload import compute, run_in_worker
-from zarrasync._util.memory import KEPT, aligned_empty, keep_freed_memory, page_providers
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._util.memory import KEPT, aligned_empty, keep_freed_memory
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, as_bytes_view
 from zarrasync.errors import CodecError, SelectionError, ShapeError
@@ -194,7 +193,7 @@ async def read(
     if chunks.store.blocking:
         await _run_blocking(plan, options)
     else:
-        await _run_async(plan, options, page_providers(plan.buffer, chunks.config.memory_budget) if out is None else ())
+        await _run_async(plan, options)
     if absent:
         raise missing_chunks(chunks, absent)
     return layout.to_result(plan.buffer) if out is None else out
@@ -259,24 +258,15 @@ async def _read_runs(placement: Placement, runs: Sequence[AnyRun], kernel_read: 
         await read_blocking(placement, left)
 
 
-async def _run_async(plan: ReadPlan, options: PlaceOptions, providers: Sequence[Callable[[], None]]) -> None:
-    """Carry out a plan on an asynchronous store, with bounded concurrency.
-
-    The pages of a large result are provided meanwhile, because the processors are idle until the first responses arrive.
-    """
+async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
+    """Carry out a plan on an asynchronous store, with bounded concurrency."""
 
     async def run(group: tuple[Chunks, Sequence[AnyRun]]) -> None:
         chunks, runs = group
         flag = cancel_flag()
         await read_async(Placement(chunks, plan.buffer, options, flag), runs)
 
-    async def provide(provider: Callable[[], None]) -> None:
-        await compute(provider)
-
-    calls = [partial(for_each, run, plan.groups(), plan.chunks.concurrency)]
-    if providers:
-        calls.append(partial(for_each, provide, providers, plan.chunks.config.pool_size))
-    await gather(calls)
+    await for_each(run, plan.groups(), plan.chunks.concurrency)
 
 
 def _check_size(limit: int, transform: Transform, nbytes: int) -> None:

@@ -94,7 +94,8 @@ class SingleChunk(NamedTuple):
     async def _fetch_chunk(self, key: str) -> Array | None:
         """Fetch and decode the chunk, and return the selected elements as a new array."""
         chunks, chain = self.chunks, self.chunks.metadata.chain
-        space = np.empty(chain.read_size_hint, np.uint8) if chain.read_size_hint else None
+        reads_into_memory = chunks.store.blocking and chain.read_size_hint
+        space = np.empty(chain.read_size_hint, np.uint8) if reads_into_memory else None
         (value,) = await chunks.store.fetch_values([key], [space], chunks.limit)
         if value is None:
             return None
@@ -209,9 +210,9 @@ async def _read_small(chunks: Chunks, transform: Transform) -> Array | None:
         chunk = SingleChunk.of(chunks, transform)
         if chunk is None:
             return None
-        return await (
-            run_in_worker(chunk.read, computing=chunks.store.is_local) if chunks.store.blocking else chunk.read()
-        )
+        if not chunks.store.blocking:
+            return await chunk.read()
+        return await run_in_worker(chunk.read, computing=chunks.store.is_local)
     if not reader.suits(transform):
         return None
 

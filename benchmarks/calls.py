@@ -114,8 +114,8 @@ def rows(folder: Path) -> list[Row]:
         Row("one element", 16, lambda: small[150]),
         Row("part of a shard", 15, lambda: shards[0:10, 0:10]),
         Row("whole write of a chunk", 99, whole_write),
-        Row("partial write", 116, partial_write),
-        Row("partial write of a plane", 136, partial_write_of_plane),
+        Row("partial write", 114, partial_write),
+        Row("partial write of a plane", 127, partial_write_of_plane),
     ]
 
 

@@ -158,10 +158,10 @@ async def zarrista_s3(source: np.ndarray, target: str, step: tuple[int, ...], s3
         region="us-east-1", client_options={"allow_http": True}, unsigned_payload=True,
     )  # fmt: skip
     array = await peer.AsyncArray.open(store, "/")
-    gate = asyncio.Semaphore(8)
+    semaphore = asyncio.Semaphore(8)
 
     async def one(box: tuple[slice, ...]) -> None:
-        async with gate:
+        async with semaphore:
             await array.store_array_subset(box, np.ascontiguousarray(source[box]))
 
     await asyncio.gather(*(one(box) for box in boxes(source.shape, step)))

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -296,6 +297,42 @@ def test_the_model_does_no_io():
             assert not re.search(r"^\s*(import asyncio|from asyncio|import os$)", text, re.MULTILINE), name
             coroutines = re.findall(r"^\s*async def (\w+)", text, re.MULTILINE)
             assert coroutines == (["adrive_search"] if name == "codecs.byte_ranges" else []), name
+
+
+def store_classes() -> list[ast.ClassDef]:
+    """Return the classes of stores, except those for zarr-python, whose base has the same name."""
+    paths = [path for name, path in modules().items() if package(name) != "integrations"]
+    classes = [node for path in paths for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    names: set[str] = set()
+    found = {"Store"}
+    while found != names:
+        names = found
+        found = names | {node.name for node in classes if names & {ast.unparse(base) for base in node.bases}}
+    return [node for node in classes if node.name in names]
+
+
+def attributes_set_by(store: ast.ClassDef) -> Iterator[str]:
+    """Yield the attributes that a class sets: in its body, on ``self`` and with ``vars(self).update``."""
+    for node in ast.walk(store):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store(), attr=name):
+                yield name
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="vars")), attr="update"), keywords=given):
+                yield from (keyword.arg for keyword in given if keyword.arg)
+    for statement in store.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+def test_stores_set_only_attributes_that_are_read():
+    """A flag with a former name, or a misspelt one, would have no effect."""
+    nodes = [node for path in modules().values() for node in ast.walk(tree_of(path))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    classes = store_classes()
+    assert {"LocalStore", "ZipStore", "_BranchStore"} <= {store.name for store in classes}
+    unread = {f"{store.name}.{name}" for store in classes for name in attributes_set_by(store) if name not in read}
+    assert unread == set()
 
 
 def test_no_format_is_known_outside_its_home():

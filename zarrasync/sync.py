@@ -1124,7 +1124,7 @@ class Group(GroupBase["Array | Group"]):
 
         Raises:
             UnsupportedOperation: If the store cannot list.
-            StoreError: If the store failed.
+            StoreError: If the store failed, or the request for each member in a remote store.
 
         Example:
             >>> group = sync.create_group({})
@@ -2243,7 +2243,7 @@ def consolidate_metadata(
         NodeTypeError: If the node is an array.
         UnsupportedByFormat: If the format does not support consolidated metadata.
         UnsupportedOperation: If the store cannot list.
-        StoreError: If the store failed.
+        StoreError: If the store failed, or the request for each node of a remote store.
 
     Example:
         >>> store = {}
@@ -2359,7 +2359,7 @@ def list_nodes(
     Raises:
         NodeNotFoundError: If no node exists at the path.
         UnsupportedOperation: If the store cannot list.
-        StoreError: If the store failed.
+        StoreError: If the store failed, or the request for each node of a remote store.
 
     Example:
         >>> store = {}

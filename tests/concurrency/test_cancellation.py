@@ -59,28 +59,35 @@ async def test_cancelling_a_read_stops_its_requests():
         assert (await a[...])[-1] == 999
 
 
-async def test_cancelling_a_read_stops_its_computations():
+@pytest.mark.parametrize("operation", ["encode", "decode"])
+async def test_cancelling_a_call_stops_its_computations(operation):
     """A codec thread notices between chunks, and the call waits for it."""
-    began, proceed, decoded = threading.Event(), threading.Event(), []
+    began, proceed, computed, operations = threading.Event(), threading.Event(), list[str](), list[str]()
+
+    def compute(which: str) -> None:
+        if which in operations:
+            computed.append(which)
+            began.set()
+            proceed.wait(30)
 
     @dataclass(frozen=True)
     class Slow(BytesBytesCodec):
         name = "slow"
 
         def encode(self, data):
+            compute("encode")
             return bytes(data)
 
         def decode(self, data, size, limit, out):
-            decoded.append(1)
-            began.set()
-            proceed.wait(30)
+            compute("decode")
             return data
 
     settings = {"threads": 1, "concurrency": 64}
-    a = await za.create_array(
-        GatedStore(MemoryStore()), data=np.arange(1 << 17), chunks=1 << 15, compressors=[Slow()], config=settings
-    )
-    task = asyncio.ensure_future(a[...].read())
+    values = np.arange(1 << 17)
+    store = GatedStore(MemoryStore())
+    a = await za.create_array(store, data=values, chunks=1 << 15, compressors=[Slow()], config=settings)
+    operations.append(operation)
+    task = asyncio.ensure_future(a[...].read() if operation == "decode" else a[...].write(values))
     assert await asyncio.to_thread(began.wait, 30)
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=0.05)
@@ -88,7 +95,7 @@ async def test_cancelling_a_read_stops_its_computations():
     proceed.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(decoded) == 1
+    assert computed == [operation]
 
 
 async def test_a_timeout_stops_a_read_of_local_files(tmp_path):

@@ -21,9 +21,10 @@ import pytest
 import zarrasync as za
 from tests.support.gated_store import GatedStore
 from zarrasync import stores, sync
-from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.offload import compute, run_in_worker
 from zarrasync._concurrency.semaphores import FifoSemaphore
 from zarrasync.stores import MemoryStore
+from zarrasync.testing import LatencyStore
 
 
 async def test_sync_calls_work_inside_a_running_loop(tmp_path, s3):
@@ -68,6 +69,61 @@ async def test_a_sync_read_does_not_wait_for_permits_of_the_loop_it_blocks():
     assert sync.open_array(Gated(inner))[...].tolist() == [0, 1, 2, 3]
     semaphore.release()
     assert semaphore.free == 1
+
+
+class _Lazy:
+    """Values that a synchronous call reads."""
+
+    def __init__(self, source: sync.Array) -> None:
+        self.source, self.shape, self.dtype, self.nbytes = source, source.shape, source.dtype, source.nbytes
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.source[...]
+
+
+PACKED = {"scale_factor": 0.5, "units": "K"}
+
+
+async def test_values_that_read_themselves_do_not_occupy_the_threads_that_they_wait_for():
+    values = np.arange(1 << 18) / 2
+    config = {"chunk_cache_bytes": 1 << 24}  # cached chunks are placed by workers
+    source = sync.create_array(LatencyStore(MemoryStore(), 0), data=values, chunks=1 << 16, config=config)
+    targets = [
+        await za.create_array(MemoryStore(), shape=values.shape, dtype="i4", attributes=PACKED)
+        for _ in range(za.config.get().pool_size + 2)
+    ]
+    writes = asyncio.gather(*(target.decoded.view[:].write(_Lazy(source)) for target in targets))
+    await asyncio.wait_for(writes, 30)
+    for target in targets:
+        assert np.array_equal(await target.decoded[...], values)
+
+
+def test_values_may_read_themselves_from_the_loop_that_writes_them():
+    values = np.arange(6.0)
+    source = sync.create_array(LatencyStore(MemoryStore(), 0), data=values, chunks=4)
+    target = sync.create_array(LatencyStore(MemoryStore(), 0), data=_Lazy(source), chunks=4, attributes=PACKED)
+    assert target[...].tolist() == values.tolist()
+    target[:] = 0
+    target[:] = _Lazy(source)
+    assert target[...].tolist() == values.tolist()
+    target.decoded[:] = _Lazy(source)
+    assert target[...].tolist() == (2 * values).tolist()
+    target.append(_Lazy(source))
+    assert target[6:].tolist() == values.tolist()
+
+
+async def test_reads_of_remote_stores_do_not_wait_for_other_work():
+    """While all threads for long work of other calls are busy, the chunks of a large array are read."""
+    array = await za.create_array(
+        LatencyStore(MemoryStore(), 0), shape=6 << 20, dtype="f8", chunks=1 << 20, fill_value=1
+    )
+    proceed = threading.Event()
+    others = [asyncio.ensure_future(compute(partial(proceed.wait, 60))) for _ in range(za.config.get().pool_size + 1)]
+    try:
+        assert (await asyncio.wait_for(array[...].read(), 30))[-1] == 1
+    finally:
+        proceed.set()
+        await asyncio.gather(*others)
 
 
 def test_sync_calls_from_the_library_loop_are_refused():

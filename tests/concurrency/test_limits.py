@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +16,12 @@ import zarrasync as za
 from tests.support.gated_store import GatedStore
 from tests.support.layouts import LAYOUTS
 from zarrasync import stores
+from zarrasync._concurrency import clock, offload
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.semaphores import FifoSemaphore
 from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.stores import MemoryStore
+from zarrasync.testing import LatencyStore
 
 
 async def test_requests_in_flight_are_bounded():
@@ -62,6 +67,43 @@ async def test_bytes_in_flight_are_bounded():
     got = await asyncio.gather(*(little[number, 5] for number in range(64)))
     assert got == data[:, 5].tolist()
     assert store.most == 3
+
+
+class _CountingEnvironment(clock.Environment):
+    """Counts the jobs that pools get."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+
+    def executor(self, name: str, size: int) -> Executor:
+        counts = self.counts
+
+        class Pool(ThreadPoolExecutor):
+            def submit(self, *args: Any, **kwargs: Any) -> Any:
+                counts[name] += 1
+                return super().submit(*args, **kwargs)
+
+        return Pool(size)
+
+
+@pytest.mark.parametrize("selection", [np.s_[:], np.s_[1:-1], np.s_[::2]])
+async def test_small_chunks_are_encoded_and_decoded_in_batches(monkeypatch, selection):
+    """Passing a job to a thread takes longer than encoding 16 bytes."""
+    monkeypatch.setattr(offload, "_pools", {})
+    counting = _CountingEnvironment()
+    with clock.replaced(counting):
+        store = LatencyStore(MemoryStore(), 0)
+        array = await za.create_array(store, shape=4096, dtype="i2", chunks=8, config={"threads": 2})
+        values = np.arange(4096, dtype="i2")[selection]
+        await array.view[selection].write(values)
+        assert counting.counts.pop("zarrasync-codec") <= 512 / 16
+        np.testing.assert_array_equal(await array[selection], values)
+        assert counting.counts.pop("zarrasync-codec") <= 512 / 16
+        narrow = await za.open_array(store, mode="r+", config={"batch_bytes": 64})
+        await narrow.view[selection].write(values)
+        assert counting.counts.pop("zarrasync-codec") >= 512 * 16 / 64
+        for pool in offload._pools.values():  # those of this test
+            pool.shutdown()
 
 
 async def test_a_gate_serves_in_order_across_threads_and_loops():

@@ -16,7 +16,7 @@ import pytest
 
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, StoreError, ZarrError
-from zarrasync.testing import LatencyStore
+from zarrasync.testing import FaultyStore, LatencyStore
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs special files")
 
@@ -239,6 +239,27 @@ async def test_each_operation_names_it_and_keeps_its_siblings(api, tmp_path, pla
     with pytest.raises((MetadataError, StoreError), match=r"m/zarr\.json|/m"):
         await api(api.copy(tmp_path, tmp_path.with_name("copy"), config=SMALL))
     assert not tmp_path.with_name("copy").exists()
+
+
+@pytest.mark.parametrize("failing", [("a",), ("a", "b")])
+async def test_requests_that_fail_for_all_nodes_of_a_remote_store_raise(api, failing):
+    """Expired credentials do not look like an empty group."""
+    inner = stores.MemoryStore()
+    group = sync.create_group(inner)
+    for name in "ab":
+        group.create_array(name, data=np.arange(3))
+
+    def fails(operation: str, key: str) -> bool:
+        return operation == "fetch" and key.startswith(failing)
+
+    store = FaultyStore(LatencyStore(inner, 0), fails=fails)
+    for call in (api.list_nodes, api.consolidate_metadata):
+        if len(failing) == 2:
+            with pytest.raises(StoreError, match="simulated failure"):
+                await api(call(store))
+        else:
+            with pytest.warns(UserWarning, match="/a cannot be read and is omitted"):
+                await api(call(store))
 
 
 async def contains(api, group, name):

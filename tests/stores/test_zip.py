@@ -57,7 +57,9 @@ async def test_zip_archives_are_read_in_place(tmp_path, method):
             await store.set("new", b"1")
         await store.close()
         assert await store.get("a/b") == b"hello"  # reopened
-    assert await pickle.loads(pickle.dumps(stores.ZipStore(tmp_path / "x.zip"))).get("a/b") == b"hello"
+    copy = pickle.loads(pickle.dumps(stores.ZipStore(tmp_path / "x.zip", mode="auto")))
+    assert await copy.get("a/b") == b"hello"
+    assert (copy.writeable, copy.conditional, copy.exclusive_locks) == (False, False, False)
     with pytest.raises(TypeError, match="pass a path"):
         pickle.dumps(store)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.servers import http_server
 from zarrasync import sync
-from zarrasync._util.memory import aligned_empty, page_providers
+from zarrasync._util.memory import aligned_empty
 
 pytestmark = [
     pytest.mark.processes,
@@ -194,30 +194,6 @@ def test_streaming_stays_flat(tmp_path, how):
     for start in range(0, shape[0], 64):
         array[start : start + 64] = row[: shape[0] - start]
     assert run(STREAM, how, tmp_path / "a") < 64 * MIB
-
-
-PAGES = """
-    from zarrasync._util.memory import page_providers
-    array = np.empty(64 << 20, np.uint8)
-    array[: 1 << 20] = 7
-    def provide():
-        for call in page_providers(array, 40 << 20):
-            call()
-    grown, _ = growth(provide)
-    assert (array[: 1 << 20] == 7).all()
-    print(grown)
-"""
-
-
-def test_pages_of_new_arrays_are_provided():
-    if tuple(map(int, platform.release().split(".")[:2])) < (5, 14):
-        pytest.skip("the system does not support it")
-    assert 30 * MIB < run(PAGES) < 44 * MIB
-
-
-def test_pages_of_files_and_small_arrays_are_not_provided(tmp_path):
-    assert page_providers(np.empty(1 << 20), 1 << 30) == []
-    assert page_providers(np.memmap(tmp_path / "file", np.uint8, "w+", shape=64 << 20)[1:], 1 << 30) == []
 
 
 def test_files_are_read_to_where_copies_are_quick(tmp_path):

@@ -117,10 +117,13 @@ async def compute(function: Callable[[], T]) -> T:
 
 
 async def run_in_new_thread(function: Callable[[], T]) -> T:
-    """Run a function that makes blocking calls of this library on a new thread, and return its result.
+    """Run a function that makes blocking calls of this library, or is not of this library, and return its result.
 
-    The calls may wait for workers, so they must not occupy one.
+    It may wait for workers or for an event loop, so it must not occupy one. It runs on a new thread, or on this one if
+    this call is driven.
     """
+    if driven():
+        return function()
     outcome, work = _prepare(function)
     outcome.job = Future()
     outcome.job.set_running_or_notify_cancel()

@@ -274,6 +274,6 @@ def thread_turns(settings: config.Config) -> FifoSemaphore:
 
 
 @reset_in_child
-def _reset_gates() -> None:
+def _reset_semaphores() -> None:
     for semaphore in list(_semaphores):
         semaphore._reset()  # noqa: SLF001  # not for users of a semaphore

@@ -8,13 +8,11 @@ the budget. A damaged or malicious value therefore raises an error instead of ex
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -85,48 +83,6 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(MemoryError):
         np.empty(_TUNING_SIZE, np.uint8)
-
-
-_FRESH = 32 << 20
-"""Size in bytes above which glibc always takes the memory of an array from the system."""
-_PROVIDED_TOGETHER = 16 << 20
-_POPULATE_WRITE = 23
-"""``MADV_POPULATE_WRITE`` of ``madvise(2)``, in Linux 5.14 and later."""
-
-
-def page_providers(array: npt.NDArray[Any], most: int) -> list[Callable[[], None]]:
-    """Return functions that let the system provide the pages of a large new array, each for a part of the array.
-
-    Providing a page takes about as long as writing it: the system clears it, and a virtual machine may have to get it from
-    its host. Without these functions, it happens when the page is first written to. They do not change values, so other
-    threads may write into the array meanwhile. Where the system cannot do this, the functions have no effect.
-
-    Args:
-        array: The array.
-        most: The number of bytes from the beginning.
-    """
-    owner = array if array.base is None else array.base
-    is_new = isinstance(owner, np.ndarray) and owner.flags.owndata and owner.nbytes > _FRESH
-    if sys.platform != "linux" or not is_new:
-        return []
-    end = min(owner.nbytes, most)
-    return [
-        partial(_provide_pages, owner, start, min(_PROVIDED_TOGETHER, end - start))
-        for start in range(0, end, _PROVIDED_TOGETHER)
-    ]
-
-
-def _provide_pages(owner: npt.NDArray[Any], start: int, size: int) -> None:
-    address = owner.ctypes.data + start
-    first = -(-address // _PAGE_SIZE) * _PAGE_SIZE
-    _madvise()(first, max(0, (address + size - first) // _PAGE_SIZE * _PAGE_SIZE), _POPULATE_WRITE)
-
-
-@cache
-def _madvise() -> Callable[[int, int, int], int]:
-    function: Callable[[int, int, int], int] = ctypes.CDLL(None).madvise
-    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int  # type: ignore[attr-defined]  # it is of ctypes
-    return function
 
 
 def join_buffers(parts: Iterable[Any], expected_size: int) -> bytes | Bytes:

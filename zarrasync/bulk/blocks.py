@@ -327,10 +327,7 @@ class Ingestion:
         if values is None:
             values = await self._source.get(self.plan.to_source(region))
         convert = partial(self._convert, region, values)
-        if self._verify:
-            block = await compute(convert)
-        else:
-            block = await transfer.run_conversion(convert, values, self._target.dtype)
+        block = await transfer.run_conversion(convert, values, self._target.dtype, computes=self._verify)
         if not is_stored:
             await self._store(region, block)
             with self._lock:

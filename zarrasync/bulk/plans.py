@@ -11,12 +11,13 @@ from typing import Any, Never
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, name_of, run_blocking
+from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, place_of
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.display.progress import ProgressLike
@@ -72,7 +73,7 @@ async def open_plan(
     """
     with redacted_errors({"plan": plan if isinstance(plan, str) else None}, storage_options):
         values = settings.resolve(config)
-        return await run_blocking(partial(_open, plan, normalize_path(path), source_root, storage_options, values))
+        return await run_in_new_thread(partial(_open, plan, normalize_path(path), source_root, storage_options, values))
 
 
 def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, config: settings.Config) -> AsyncJobPlan:

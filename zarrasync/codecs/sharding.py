@@ -1,6 +1,6 @@
 """``sharding_indexed`` (Zarr v3 core codecs, ZEP 2): many inner chunks and an index of them in one value.
 
-Partial reads of a shard fetch byte ranges: first the index, then the inner chunks (see ``partial``). Each level of nested
+Partial reads of a shard fetch byte ranges: first the index, then the inner chunks (see ``byte_ranges``). Each level of nested
 shards costs one batch of reads, however many shards are involved.
 """
 

@@ -91,6 +91,7 @@ async def consolidate(group: NodeHandle) -> None:
 
     Raises:
         UnsupportedOperation: If the store does not support consolidated metadata.
+        StoreError: If the store failed, or the request for each node of a remote store.
     """
     if not group.store.supports_consolidated_metadata:
         raise UnsupportedOperation(

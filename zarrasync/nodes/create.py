@@ -14,6 +14,7 @@ import numpy.typing as npt
 from zarrasync import formats, transfer
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.display.text import counted
 from zarrasync.errors import (
     ConditionsUnsupported,
@@ -420,4 +421,6 @@ async def _read_lazy(data: Any) -> Any:
     if isinstance(lazy, AsyncArray | AsyncDecodedArray | AsyncSelection):
         whole = lazy[...]
         return bridge.run(whole.read(), blocking=whole.array.store.blocking) if driven() else await whole.read()
-    return np.asanyarray(data) if hasattr(data, "shape") and not isinstance(data, np.ndarray) else data
+    if not hasattr(data, "shape") or isinstance(data, np.ndarray):
+        return data
+    return await run_in_new_thread(partial(np.asanyarray, data))

@@ -486,7 +486,7 @@ async def consolidate_metadata(
         NodeTypeError: If the node is an array.
         UnsupportedByFormat: If the format does not support consolidated metadata.
         UnsupportedOperation: If the store cannot list.
-        StoreError: If the store failed.
+        StoreError: If the store failed, or the request for each node of a remote store.
 
     Example:
         >>> store = {}
@@ -627,7 +627,7 @@ async def list_nodes(
     Raises:
         NodeNotFoundError: If no node exists at the path.
         UnsupportedOperation: If the store cannot list.
-        StoreError: If the store failed.
+        StoreError: If the store failed, or the request for each node of a remote store.
 
     Example:
         >>> store = {}

@@ -246,7 +246,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
         Raises:
             UnsupportedOperation: If the store cannot list.
-            StoreError: If the store failed.
+            StoreError: If the store failed, or the request for each member in a remote store.
 
         Example:
             >>> group = await za.create_group({})

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
 from zarrasync._util import plugins
 from zarrasync.codecs.spec import Array
@@ -231,7 +230,7 @@ async def call_method(target: Any, kind: str, name: str, extra: str, options: Ma
             f"no installed package provides {name}(); install it again with pip install 'zarrasync[{extra}]'"
         )
     call = partial(function, target, **options)
-    return call() if driven() else await run_in_new_thread(call)
+    return await run_in_new_thread(call)
 
 
 # ------------------------------------------------------------------ stored chunks

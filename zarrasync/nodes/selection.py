@@ -302,7 +302,7 @@ class AsyncSelection(NotAwaited):
         await take_turn()
         if decoding is not None:
             encode = partial(decoding.encode, values, self.array.name)
-            values = await compute(encode) if getattr(values, "nbytes", 0) >= _LONG else encode()
+            values = await transfer.run_conversion(encode, values, self.array.metadata.dtype.numpy, computes=True)
         write = partial(transfer.write, chunks, transform, values, fields=fields, check=check)
         if progress:
             with report_progress(progress, self._stored_bytes, f"write {self.array.name}") as report:

@@ -231,7 +231,7 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
 
     Raises:
         UnsupportedOperation: If the store cannot list.
-        StoreError: If the whole store failed, not only single requests.
+        StoreError: If the store failed, or the request for each node of a remote store.
     """
     if max_depth is not None and max_depth < 0:
         raise ValueError(f"max_depth must be None or at least 0, found {max_depth}")

@@ -183,7 +183,7 @@ class CacheStore(HookedStore):
         self.max_bytes, self.max_age = max_bytes, max_age
 
     def _reset(self) -> None:
-        """Make what only this process and this store have, such as locks."""
+        """Make the parts that other processes and other stores do not share, such as locks."""
         raise NotImplementedError
 
     def clear(self) -> None:

@@ -92,7 +92,7 @@ class ZipStore(Store):
         return {"_path": self._path, "_file": None, "mode": "r"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, writeable=False, conditional=False, exclusive=False)
+        vars(self).update(state, writeable=False)
         self._reset()
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.offload import compute
+from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
 from zarrasync.metadata import ArrayMetadata
@@ -32,20 +32,31 @@ T = TypeVar("T")
 
 
 async def run_conversion(
-    convert: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any], *, casts_numbers: bool = False
+    convert: Callable[[], T],
+    values: npt.ArrayLike,
+    dtype: np.dtype[Any],
+    *,
+    casts_numbers: bool = False,
+    computes: bool = False,
 ) -> T:
     """Return the result of a conversion to a dtype. A long conversion runs on a worker thread.
+
+    Objects that convert themselves to arrays may read them with synchronous calls. They do so on a new thread.
 
     Args:
         convert: The conversion.
         values: The values to convert.
         dtype: The dtype.
         casts_numbers: Whether it also casts numbers, as ``fit`` does.
+        computes: Whether it computes with the values, which takes longer than a cast.
     """
-    if not isinstance(values, np.ndarray) or max(values.nbytes, values.size * dtype.itemsize) < _LONG:
+    if not isinstance(values, np.ndarray):
+        is_foreign = hasattr(values, "__array__") and not isinstance(values, np.generic)
+        return await run_in_new_thread(convert) if is_foreign else convert()
+    if max(values.nbytes, values.size * dtype.itemsize) < (_LONG >> 4 if computes else _LONG):
         return convert()
     casts = _needs_cast(values, dtype) and (casts_numbers or not _are_numbers(values.dtype, dtype))
-    return await compute(convert) if casts or isinstance(values, np.ma.MaskedArray) else convert()
+    return await compute(convert) if computes or casts or isinstance(values, np.ma.MaskedArray) else convert()
 
 
 def as_storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:

@@ -201,6 +201,10 @@ class Placement:
         """Return what decodes chunks without the interpreter, if the kernel has the codecs."""
         return self._decoder if self._decoder is not None and self._decoder.chain is chain else None
 
+    def _is_cancelled(self) -> bool:
+        """Return whether the read, or the call that runs on this thread, is cancelled."""
+        return self.flag.cancelled or is_cancelled()
+
     # -------------------------------------------------------------- memory to decode into
 
     def output_memory(self, chain: ChunkDecoder, run: AnyRun, out: Array) -> DecodeMemory | None:
@@ -257,7 +261,7 @@ class Placement:
         chain, start = self.chain, 0
         with nullcontext() if memories is not None else self.workspace(chain, most) as workspace:
             for number, run in enumerate(runs):
-                if self.flag.cancelled or is_cancelled():
+                if self._is_cancelled():
                     return
                 end = start + run.count
                 stored = values[start:end]
@@ -344,7 +348,7 @@ class Placement:
         largest = max((piece for piece, _ in fetched), key=lambda piece: (piece.chain.raw_size or 0) * piece.part.count)
         start = 0
         with self.workspace(largest.chain, largest.part.count) as workspace:
-            while start < len(fetched) and not (self.flag.cancelled or is_cancelled()):
+            while start < len(fetched) and not self._is_cancelled():
                 count = self._place_together(fetched[start:])
                 if not count:
                     self._place_piece(key, *fetched[start], workspace)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync._concurrency.gather import for_each, gather
-from zarrasync._concurrency.offload import compute, run_in_worker
-from zarrasync._util.memory import KEPT, aligned_empty, keep_freed_memory, page_providers
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._util.memory import KEPT, aligned_empty, keep_freed_memory
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, as_bytes_view
 from zarrasync.errors import CodecError, SelectionError, ShapeError
@@ -95,7 +94,8 @@ class SingleChunk(NamedTuple):
     async def _fetch_chunk(self, key: str) -> Array | None:
         """Fetch and decode the chunk, and return the selected elements as a new array."""
         chunks, chain = self.chunks, self.chunks.metadata.chain
-        space = np.empty(chain.read_size_hint, np.uint8) if chain.read_size_hint else None
+        reads_into_memory = chunks.store.blocking and chain.read_size_hint
+        space = np.empty(chain.read_size_hint, np.uint8) if reads_into_memory else None
         (value,) = await chunks.store.fetch_values([key], [space], chunks.limit)
         if value is None:
             return None
@@ -194,7 +194,7 @@ async def read(
     if chunks.store.blocking:
         await _run_blocking(plan, options)
     else:
-        await _run_async(plan, options, page_providers(plan.buffer, chunks.config.memory_budget) if out is None else ())
+        await _run_async(plan, options)
     if absent:
         raise missing_chunks(chunks, absent)
     return layout.to_result(plan.buffer) if out is None else out
@@ -210,9 +210,9 @@ async def _read_small(chunks: Chunks, transform: Transform) -> Array | None:
         chunk = SingleChunk.of(chunks, transform)
         if chunk is None:
             return None
-        return await (
-            run_in_worker(chunk.read, computing=chunks.store.is_local) if chunks.store.blocking else chunk.read()
-        )
+        if not chunks.store.blocking:
+            return await chunk.read()
+        return await run_in_worker(chunk.read, computing=chunks.store.is_local)
     if not reader.suits(transform):
         return None
 
@@ -259,24 +259,15 @@ async def _read_runs(placement: Placement, runs: Sequence[AnyRun], kernel_read: 
         await read_blocking(placement, left)
 
 
-async def _run_async(plan: ReadPlan, options: PlaceOptions, providers: Sequence[Callable[[], None]]) -> None:
-    """Carry out a plan on an asynchronous store, with bounded concurrency.
-
-    The pages of a large result are provided meanwhile, because the processors are idle until the first responses arrive.
-    """
+async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
+    """Carry out a plan on an asynchronous store, with bounded concurrency."""
 
     async def run(group: tuple[Chunks, Sequence[AnyRun]]) -> None:
         chunks, runs = group
         flag = cancel_flag()
         await read_async(Placement(chunks, plan.buffer, options, flag), runs)
 
-    async def provide(provider: Callable[[], None]) -> None:
-        await compute(provider)
-
-    calls = [partial(for_each, run, plan.groups(), plan.chunks.concurrency)]
-    if providers:
-        calls.append(partial(for_each, provide, providers, plan.chunks.config.pool_size))
-    await gather(calls)
+    await for_each(run, plan.groups(), plan.chunks.concurrency)
 
 
 def _check_size(limit: int, transform: Transform, nbytes: int) -> None:

@@ -26,7 +26,7 @@ from zarrasync.transfer.shard_search import (
     split_runs,
     wants_whole,
 )
-from zarrasync.transfer.threads import CodecRunner, ThreadJob, run_jobs, thread_count
+from zarrasync.transfer.threads import CodecRunner, ThreadJob, codec_runner, run_jobs, thread_count
 
 _TAKEN = nullcontext()
 
@@ -56,7 +56,7 @@ class _Read:
     def _budget(self, nbytes: int) -> AbstractAsyncContextManager[None]:
         return _TAKEN  # the whole read has reserved its bytes already
 
-    async def _compute(self, function: Callable[[], None]) -> None:
+    async def _compute(self, function: Callable[[], None], nbytes: int) -> None:
         function()
 
     async def _find(self, search: ShardSearch, fetch_index: Fetch, most: int, *, leave_work: bool) -> list[list[Span]]:
@@ -80,14 +80,14 @@ class _Read:
         async with self._budget(end):
             values = await self._store.fetch(requests, versions=search.version is not None)
             pieces = search.fetched(spans, values)
-            await self._compute(partial(self._placement.place_found, search.key, search.part, pieces))
+            await self._compute(partial(self._placement.place_found, search.key, search.part, pieces), end)
 
     async def _read_shard(self, search: ShardSearch) -> None:
         """Read a whole shard."""
         async with self._budget(self._chain.nbytes):
             (value,) = await self._store.fetch([Request(search.key, limit=self._chunks.limit)])
             data = None if value is None else value.data
-            await self._compute(partial(self._place_shard, search, data))
+            await self._compute(partial(self._place_shard, search, data), self._chain.nbytes)
 
     def _place_shard(self, search: ShardSearch, data: Buffer | None) -> None:
         self._placement.place_found(search.key, search.part, search.run_inside(data))
@@ -182,7 +182,8 @@ async def read_async(placement: Placement, runs: Sequence[AnyRun]) -> None:
         CodecError: If a chunk is damaged.
         StoreError: If the store fails.
     """
-    await _AsyncRead(placement).run(runs)
+    async with codec_runner(placement.chunks.config) as runner:
+        await _AsyncRead(placement, runner).run(runs)
 
 
 async def _call(read: Callable[[], Awaitable[None]]) -> None:
@@ -190,16 +191,16 @@ async def _call(read: Callable[[], Awaitable[None]]) -> None:
 
 
 class _AsyncRead(_Read):
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, runner: CodecRunner) -> None:
         assert not driven()
         super().__init__(placement)
-        self._codec_runner = CodecRunner(placement.chunks.config)
+        self._runner = runner
 
     def _budget(self, nbytes: int) -> AbstractAsyncContextManager[None]:
         return self._chunks.budget(nbytes)
 
-    async def _compute(self, function: Callable[[], None]) -> None:
-        await self._codec_runner.run(function)
+    async def _compute(self, function: Callable[[], None], nbytes: int) -> None:
+        await self._runner.run(function, nbytes)
 
     async def run(self, runs: Sequence[AnyRun]) -> None:
         config, concurrency, nbytes = self._chunks.config, self._chunks.concurrency, self._chain.nbytes
@@ -218,10 +219,11 @@ class _AsyncRead(_Read):
     async def _read_batch(self, runs: Sequence[AnyRun]) -> None:
         """Read whole chunks."""
         keys = [key for run in runs for key in self._chunks.keys(run)]
-        async with self._chunks.budget(len(keys) * self._chain.nbytes):
+        nbytes = len(keys) * self._chain.nbytes
+        async with self._chunks.budget(nbytes):
             values = await self._store.fetch([Request(key, limit=self._chunks.limit) for key in keys])
             data = [None if value is None else value.data for value in values]
-            await self._compute(partial(self._placement.place_runs, runs, keys, data))
+            await self._compute(partial(self._placement.place_runs, runs, keys, data), nbytes)
 
     async def _read_part(self, search: ShardSearch) -> None:
         """Read the wanted inner chunks of a shard."""

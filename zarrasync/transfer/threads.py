@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.cancel import CancelFlag
+from zarrasync._concurrency.cancel import CancelFlag, raise_if_cancelled
 from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gather import first_error
 from zarrasync._concurrency.offload import codec_pool, helper_pool, run_on
 from zarrasync._concurrency.semaphores import FifoSemaphore, thread_turns
 from zarrasync._util.memory import keep_freed_memory
@@ -192,21 +194,84 @@ def _raise_if_cancelled(flag: CancelFlag) -> None:
         raise asyncio.CancelledError
 
 
+@contextlib.asynccontextmanager
+async def codec_runner(settings: Config) -> AsyncIterator[CodecRunner]:
+    """Return what runs computations of a call's tasks on the codec threads.
+
+    At the end none of them runs, even if the call has failed or is cancelled.
+
+    Args:
+        settings: The settings, which determine the number of threads and the size of batches.
+    """
+    keep_freed_memory()
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield CodecRunner(settings, group)
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+
+
 class CodecRunner:
     """Runs computations of a call's tasks on the codec threads.
 
-    It passes them only as many as keep them busy, so that calls share the threads fairly.
+    While all threads are busy, computations queue, and the next free thread takes a batch of them. Passing each one to a
+    thread would take longer than encoding a small chunk. Calls share the threads fairly, because each passes them only
+    as many batches as keep them busy.
 
     Args:
-        settings: The settings, which determine the number of threads.
+        settings: The settings.
+        group: The group of the tasks that wait for batches.
     """
 
-    def __init__(self, settings: Config) -> None:
-        keep_freed_memory()
-        self._executor = codec_pool(settings)
-        self._turns = asyncio.Semaphore(2 * settings.pool_size)
+    def __init__(self, settings: Config, group: asyncio.TaskGroup) -> None:
+        self._settings, self._group = settings, group
+        self._queue: deque[tuple[Callable[[], Any], int, asyncio.Future[Any]]] = deque()
+        self._running = 0
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Return the result of a function. A cancelled task waits until the function has returned."""
-        async with self._turns:
-            return await run_on(self._executor, function)
+    async def run(self, function: Callable[[], T], nbytes: int) -> T:
+        """Return the result of a function.
+
+        Args:
+            function: The computation.
+            nbytes: The bytes that it works on, which determine the size of batches.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append((function, nbytes, outcome))
+        if self._running < self._settings.pool_size:
+            self._running += 1
+            self._group.create_task(self._work())  # it begins after other tasks that are ready have added theirs
+        return await outcome
+
+    async def _work(self) -> None:
+        while self._queue:
+            await self._run_batch()
+        self._running -= 1
+
+    async def _run_batch(self) -> None:
+        functions, outcomes, size = deque[Callable[[], Any]](), list[asyncio.Future[Any]](), 0
+        while self._queue and size < self._settings.batch_bytes:
+            function, nbytes, outcome = self._queue.popleft()
+            functions.append(function)
+            outcomes.append(outcome)
+            size += nbytes
+        del function  # it refers to the values of its chunk
+        results = await run_on(codec_pool(self._settings), partial(_compute, functions))
+        for outcome, (result, error) in zip(outcomes, results, strict=True):
+            if outcome.done():  # cancelled
+                continue
+            if error is None:
+                outcome.set_result(result)
+            else:
+                outcome.set_exception(error)
+
+
+def _compute(functions: deque[Callable[[], Any]]) -> list[tuple[Any, BaseException | None]]:
+    """Return results and errors of functions. Each function is dropped after its call, to free its memory."""
+    results: list[tuple[Any, BaseException | None]] = []
+    while functions:
+        raise_if_cancelled()
+        try:
+            results.append((functions.popleft()(), None))
+        except BaseException as error:  # compiled code may raise one to panic; the caller must see it
+            results.append((None, error))
+    return results

@@ -30,7 +30,7 @@ from zarrasync.transfer.kernel.write import KernelEncoder
 from zarrasync.transfer.limits import ERASED_TOGETHER, SMALL, WRITE_FACTOR
 from zarrasync.transfer.place import ScratchMemory
 from zarrasync.transfer.plan import batches
-from zarrasync.transfer.threads import CodecRunner, Progress, ThreadJob, run_jobs, thread_count
+from zarrasync.transfer.threads import Progress, ThreadJob, codec_runner, run_jobs, thread_count
 
 
 class Encoder:
@@ -126,8 +126,8 @@ class Encoder:
         return None if empty and not self._keep_empty else data
 
 
-Compute: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a function, on this thread or on a codec thread."""
+Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
+"""Runs a function that works on a number of bytes, on this thread or on a codec thread."""
 
 
 class WriteOptions(NamedTuple):
@@ -206,14 +206,14 @@ class ChunkWriter:
 
     async def write_async(self, parts: Sequence[ChunkRun]) -> None:
         """Write chunks with concurrent requests, which the store limits."""
-        codec_runner = CodecRunner(self._chunks.config)
+        async with codec_runner(self._chunks.config) as runner:
 
-        async def write(part: ChunkRun) -> None:
-            nbytes = self._bytes_to_encode if part.is_full else 2 * self._chain.nbytes
-            async with self._chunks.budget(nbytes):
-                await self._write_part(part, codec_runner.run)
+            async def write(part: ChunkRun) -> None:
+                nbytes = self._bytes_to_encode if part.is_full else 2 * self._chain.nbytes
+                async with self._chunks.budget(nbytes):
+                    await self._write_part(part, runner.run)
 
-        await for_each(write, parts, self._chunks.concurrency)
+            await for_each(write, parts, self._chunks.concurrency)
         await self._erase_empty()
 
     @property
@@ -256,7 +256,7 @@ class ChunkWriter:
             elif self._options.only_present:
                 self._empty.append(key)  # cleared completely, even if no element equals the fill value
             else:
-                data = await compute(partial(self._encoder.whole, part))
+                data = await compute(partial(self._encoder.whole, part), self._chain.nbytes)
                 if data is None:
                     self._empty.append(key)
                 else:
@@ -338,7 +338,7 @@ class ChunkWriter:
                 return
 
     async def _merge(self, part: ChunkRun, stored: Buffer | None, compute: Compute) -> Buffer | None:
-        data: Buffer | None = await compute(partial(self._encoder.merged, part, stored))
+        data: Buffer | None = await compute(partial(self._encoder.merged, part, stored), self._chain.nbytes)
         return data
 
     async def _erase(self, key: str, version: object) -> None:
@@ -353,5 +353,5 @@ class ChunkWriter:
         self._options.progress(run.size * dtype_of(self._chunks, self._options.fields).itemsize)
 
 
-async def _here(function: Callable[[], Any]) -> Any:
+async def _here(function: Callable[[], Any], nbytes: int) -> Any:
     return function()

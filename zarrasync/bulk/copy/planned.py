@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.copy.nodes import (
@@ -24,7 +25,6 @@ from zarrasync.bulk.copy.nodes import (
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
-from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import IngestReport, part_of
@@ -136,7 +136,7 @@ class CopyWork(ClaimedWork):
                     is_empty = await run_on_store(clear, self.store)
             if not is_shown:
                 noted = partial(claim.update, plan=self.layout_digest, is_new=True, **self.describe())
-                await run_blocking(noted)
+                await run_in_new_thread(noted)
             is_new = is_empty or resume or self.overwrite
             await self._copy_arrays(report, progress, resume=resume, is_new=is_new, verify=verify, workers=workers)
             await self.end_writes(claim, workers)

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from zarrasync import config as settings
-from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
@@ -39,7 +38,7 @@ Found: TypeAlias = tuple[list[SourceFile], dict[str, str]]
 
 async def run_ingestion(parameters: Parameters) -> FilesReport:
     """Ingest files; see ``ingest_files``."""
-    return _ingest(parameters) if driven() else await run_in_new_thread(partial(_ingest, parameters))
+    return await run_in_new_thread(partial(_ingest, parameters))
 
 
 def _ingest(parameters: Parameters) -> FilesReport:

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Self, TypeVar
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import run_cleanup
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task, run_blocking
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
@@ -229,15 +230,15 @@ class ClaimedWork(PlannedWork):
         claim = self._claim
         try:
             # Here, because the thread takes the claim even if this call is cancelled.
-            await run_blocking(partial(claim.acquire, WAIT_SECONDS))
+            await run_in_new_thread(partial(claim.acquire, WAIT_SECONDS))
             self.check_found(claim)
             if not workers.is_local:
                 workers.permit(self.store.notes, claim.permit())
             yield claim
         except BaseException as error:
-            await run_cleanup(partial(run_blocking, partial(claim.__exit__, type(error), error, None)))
+            await run_cleanup(partial(run_in_new_thread, partial(claim.__exit__, type(error), error, None)))
             raise
-        await run_blocking(claim.release)
+        await run_in_new_thread(claim.release)
 
     async def end_writes(self, claim: Claim, workers: Workers) -> None:
         """Withdraw the permission to write, before the result is published.
@@ -247,7 +248,7 @@ class ClaimedWork(PlannedWork):
         """
         claim.check()
         if not workers.is_local:
-            await run_blocking(partial(claim.end_runs, WAIT_SECONDS))
+            await run_in_new_thread(partial(claim.end_runs, WAIT_SECONDS))
 
     def begin(self, save: Callable[[], None]) -> None:
         """Keep other jobs away from the destination, until the work is finished or abandoned.
@@ -381,5 +382,5 @@ async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
         with place.saving() as save:
             work.begin(lambda: None if document is None else save(document))
 
-    await run_blocking(begin)
+    await run_in_new_thread(begin)
     return plan

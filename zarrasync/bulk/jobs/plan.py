@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
@@ -228,7 +227,7 @@ class AsyncJobPlan:
         numbers = range(count) if task is None else sorted({number for number in _numbers(task) if number < count})
         work = self._work.opened(Credentials(storage_options, source_options))
         call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
-        return await run_blocking(call)
+        return await run_in_new_thread(call)
 
     async def finish(self, *, verify: bool = False, storage_options: Mapping[str, Any] | None = None) -> Any:
         """Check that all tasks are finished, and publish the result. May be repeated after a failure.
@@ -247,7 +246,7 @@ class AsyncJobPlan:
             StoreError: If the store failed.
         """
         work = self._work.opened(Credentials(storage_options))
-        report = await run_blocking(partial(work.finish, verify=verify))
+        report = await run_in_new_thread(partial(work.finish, verify=verify))
         await self._erase()
         return report
 
@@ -263,12 +262,12 @@ class AsyncJobPlan:
             WriteConflictError: If the result is being published, or the plan was finished or abandoned.
             StoreError: If the store failed.
         """
-        await run_blocking(self._work.opened(Credentials(storage_options)).abandon)
+        await run_in_new_thread(self._work.opened(Credentials(storage_options)).abandon)
         await self._erase()
 
     async def _erase(self) -> None:
         if self._place is not None:
-            await run_blocking(partial(self._place.erase, self._work.digest))
+            await run_in_new_thread(partial(self._place.erase, self._work.digest))
 
     def __repr__(self) -> str:
         return f"<AsyncJobPlan {self.explain().summary()}>"
@@ -289,11 +288,6 @@ def _numbers(task: Any) -> list[int]:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
             raise ValueError(f"the number of a task must be 0 or larger, found {value!r}")
     return [int(value) for value in values]
-
-
-async def run_blocking(call: Callable[[], T]) -> T:
-    """Run a call that blocks, without blocking the event loop."""
-    return call() if driven() else await run_in_new_thread(call)
 
 
 def name_of(value: Any) -> str:

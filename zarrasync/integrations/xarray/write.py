@@ -16,7 +16,6 @@ from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync.bulk.jobs.claim import wait_for_jobs
-from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_targets import check_reach, is_dask_array
@@ -65,7 +64,7 @@ async def planned_jobs(
             key=request.group,
         )
     wait = settings.resolve(request.config).total_timeout
-    await run_blocking(partial(wait_for_jobs, request.store.notes, request.group, wait))
+    await run_in_new_thread(partial(wait_for_jobs, request.store.notes, request.group, wait))
     requests = {path: request.at(path, encodings.get(path, {})) for path in datasets}
     for path, dataset in datasets.items():
         check_names(dataset, requests[path].group, requests[path].encoding)

@@ -35,7 +35,7 @@ class _Refreshing:
         self._credentials: Any = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Refreshing) and type(other) is type(self) and other.identity == self.identity
+        return isinstance(other, type(self)) and other.identity == self.identity
 
     def __hash__(self) -> int:
         return hash(self.identity)

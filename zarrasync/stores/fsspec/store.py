@@ -51,7 +51,7 @@ from zarrasync.stores.remote import (
 from zarrasync.stores.values import ABSENT, Listing, Request, Value, clip
 
 _log = logging.getLogger(__name__)
-ABSENCE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_ABSENCE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors of filesystems for absent files."""
 _VERSION_FIELDS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
 """Entries of filesystems' ``info`` that change with the value."""
@@ -104,7 +104,7 @@ class FsspecStore(RemoteStore):
         self._filesystem, self.path = Filesystem(fs, allow_targets), path
         self.blocking, self.protocol = self._filesystem.blocking, self._filesystem.protocol
         self.missing = _check_missing(missing, self.protocol)
-        self._absence_errors = (*ABSENCE_ERRORS, PermissionError) if self.missing else ABSENCE_ERRORS
+        self._absence_errors = (*_ABSENCE_ERRORS, PermissionError) if self.missing else _ABSENCE_ERRORS
         self.writeable = self.protocol not in READ_ONLY
         self.conditional = self._is_s3 = s3.is_supported(fs, self.protocol)
         self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs) else None
@@ -297,7 +297,7 @@ class FsspecStore(RemoteStore):
         """Fetch the last bytes of a value by requesting its size first."""
         try:
             size = int((await self._call("info", self._path(request.key)))["size"])
-        except ABSENCE_ERRORS:
+        except _ABSENCE_ERRORS:
             return await self._read_behind_cache(request)
         except Exception as error:
             raise store_error(error, request.key, "read", self) from error
@@ -350,7 +350,7 @@ class FsspecStore(RemoteStore):
             return True
         if isinstance(error, PermissionError):
             return isinstance(error, self._absence_errors) and concerns_key(error)
-        return isinstance(error, ABSENCE_ERRORS) and not is_missing_bucket(error)
+        return isinstance(error, _ABSENCE_ERRORS) and not is_missing_bucket(error)
 
     async def _check_bucket(self, key: str) -> None:
         """Raise ``StoreError`` if a Google bucket does not exist, which gcsfs reports like an absent key."""
@@ -410,7 +410,7 @@ class FsspecStore(RemoteStore):
             options["refresh"] = True
         try:
             return await self._call(operation, path, **options)
-        except ABSENCE_ERRORS:
+        except _ABSENCE_ERRORS:
             return []
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
@@ -499,7 +499,7 @@ class FsspecStore(RemoteStore):
             raise self._unsupported("erase")
         try:
             await self._call("rm_file", self._path(key))
-        except ABSENCE_ERRORS:
+        except _ABSENCE_ERRORS:
             pass
         except Exception as error:
             raise store_error(error, key, "erase", self) from error

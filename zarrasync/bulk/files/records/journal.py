@@ -205,7 +205,7 @@ JOURNAL = "journal"
 
 _FORMAT = by_name(3)
 _ARRAY = plan_array(_FORMAT, shape=(1,), dtype="u1", chunks=(1,), compressors=None)
-"""The array in bounded stores. Its only chunk is the value, whatever its size."""
+"""The array in stores that check bounds. Its only chunk is the value, whatever its size."""
 
 
 def sources_key(store: Store, path: str) -> str:

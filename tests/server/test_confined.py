@@ -101,8 +101,8 @@ LINKS: dict[str, Callable[[Path], Any]] = {
     "of a folder, out": lambda root: _folder(root, str(root.parent / "outside")),
     "of a folder, inside": lambda root: _folder(root, os.path.relpath(root / "moved", chunk(root, 0, 0).parent.parent)),
     "of a folder, nowhere": lambda root: _folder(root, "none"),
-    "in its place a folder": lambda root: (chunk(root, 0, 1).unlink(), chunk(root, 0, 1).mkdir()),
-    "in its place a pipe": lambda root: (chunk(root, 0, 1).unlink(), os.mkfifo(chunk(root, 0, 1))),
+    "in its place a folder": lambda root: chunk(root, 1, 1).mkdir(),
+    "in its place a pipe": lambda root: os.mkfifo(chunk(root, 1, 1)),
 }
 
 

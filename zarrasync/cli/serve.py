@@ -136,15 +136,15 @@ class _Settings:
 
     def make_app(self) -> Any:
         """Return the application."""
-        from zarrasync.server import Service
+        from zarrasync.server import Service, create_app
 
-        if self.program == "uvicorn":
-            from zarrasync.server.asgi import create_app
-        else:
-            from zarrasync.server import create_app
         # Several services share the memory for caches.
         share = {**self.of_service, "cache_bytes": self.of_service["cache_bytes"] // len(self.stores)}
         services = {name: Service(url, **share) for name, url in self.stores.items()}
+        if self.program == "uvicorn":
+            from zarrasync.server import asgi
+
+            return asgi.create_app(services, **self.of_server)
         return create_app(services, **self.of_server)
 
     @property

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import iterate, run
-from zarrasync.bulk.jobs.plan import AsyncJobPlan
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
@@ -26,6 +25,9 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.like_numpy import missing_attribute, without_arithmetic
 from zarrasync.nodes.selection import Accessor, AsyncBlocks, AsyncSelection, select
 from zarrasync.stores.local import LocalStore
+
+if TYPE_CHECKING:
+    from zarrasync.bulk.jobs.plan import AsyncJobPlan
 
 __all__ = [
     "ArrayBase",
@@ -43,17 +45,18 @@ __all__ = [
 T = TypeVar("T")
 Member_co = TypeVar("Member_co", covariant=True)
 
-_FACADES: dict[type, Callable[[Any], Any]] = {}
+_FACADES: dict[tuple[str, str], Callable[[Any], Any]] = {}
 
 
-def register(asynchronous: type, facade: Callable[[Any], Any]) -> None:
-    """Register the synchronous class for an asynchronous one."""
-    _FACADES[asynchronous] = facade
+def register(module: str, name: str, facade: Callable[[Any], Any]) -> None:
+    """Register the synchronous class for an asynchronous one, whose module may not be imported yet."""
+    _FACADES[module, name] = facade
 
 
 def to_sync(value: Any) -> Any:
     """Replace asynchronous objects with synchronous ones, also inside tuples and dicts."""
-    facade = _FACADES.get(type(value))
+    cls = type(value)
+    facade = _FACADES.get((cls.__module__, cls.__name__))
     if facade is not None:
         return facade(value)
     if type(value) is tuple:

@@ -12,30 +12,15 @@ array([0, 7, 7, 0], dtype=int32)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
+import zarrasync as _asynchronous
 from zarrasync import config
 from zarrasync._concurrency.bridge import run
 from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
-from zarrasync.bulk import ingest as _ingest
-from zarrasync.bulk import ingest_files as _ingest_files
-from zarrasync.bulk import manifest as _manifest
-from zarrasync.bulk import plans as _plans
-from zarrasync.bulk.copy import functions as _copy
-from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.files.options import FileOptions, Layout
-from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.jobs import plan as _plan
-from zarrasync.bulk.jobs.plan import Task
-from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
-from zarrasync.bulk.pyramid import functions as _pyramid
-from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.prepare import Convention
-from zarrasync.bulk.reports import CopyReport, Report
-from zarrasync.bulk.validate import functions as _validate
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, PlanExplanation
@@ -43,20 +28,32 @@ from zarrasync.display.info import Info, Tree
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
-from zarrasync.nodes import array as _array
-from zarrasync.nodes import decoded as _decoded
-from zarrasync.nodes import functions as _functions
-from zarrasync.nodes import group as _group
-from zarrasync.nodes import selection as _selection
 from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.chunk_cache import ChunkCache
 from zarrasync.transfer.unaligned import Unaligned
+
+if TYPE_CHECKING:
+    from zarrasync.bulk.digests import Manifest
+    from zarrasync.bulk.files.options import FileOptions, Layout
+    from zarrasync.bulk.files.running.report import FilesReport
+    from zarrasync.bulk.jobs.plan import Task
+    from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
+    from zarrasync.bulk.pyramid.prepare import Convention
+    from zarrasync.bulk.reports import CopyReport, Report
+else:
+
+    def __getattr__(name: str) -> Any:  # jobs are imported when they are first used
+        if name in ("FileOptions", "Layout", "PyramidAxes"):
+            return getattr(_asynchronous, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 T = TypeVar("T")
 
@@ -1887,7 +1884,7 @@ def open(
         array([1, 2])
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.open(
+    coroutine_ = _asynchronous.open(
         store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
     )
     result: Array | Group = to_sync(run(coroutine_, blocking=store_.blocking))
@@ -1973,7 +1970,7 @@ def open_array(
         (4, 4)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.open_array(
+    coroutine_ = _asynchronous.open_array(
         store_, path=path, mode=mode, zarr_format=zarr_format, config=config, decode=decode, **options
     )
     result: Array | DecodedArray = to_sync(run(coroutine_, blocking=store_.blocking))
@@ -2022,7 +2019,7 @@ def open_group(
         'test'
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.open_group(
+    coroutine_ = _asynchronous.open_group(
         store_,
         path=path,
         mode=mode,
@@ -2106,7 +2103,7 @@ def create_array(
         array([0, 7, 7, 0], dtype=int32)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.create_array(
+    coroutine_ = _asynchronous.create_array(
         store_,
         name=name,
         path=path,
@@ -2167,7 +2164,7 @@ def create_group(
         '/model/run1'
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.create_group(
+    coroutine_ = _asynchronous.create_group(
         store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
     )
     result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
@@ -2210,7 +2207,9 @@ def create_hierarchy(
         (4, 4)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config)
+    coroutine_ = _asynchronous.create_hierarchy(
+        store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config
+    )
     result: dict[str, Array | Group] = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
@@ -2253,7 +2252,7 @@ def consolidate_metadata(
         ('t2m',)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config)
+    coroutine_ = _asynchronous.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config)
     result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
@@ -2291,7 +2290,7 @@ def save(
         array([0.5, 1.5])
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays)
+    coroutine_ = _asynchronous.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays)
     run(coroutine_, blocking=store_.blocking)
 
 
@@ -2328,7 +2327,7 @@ def load(
         array([0, 1, 2])
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.load(store_, path=path, zarr_format=zarr_format, config=config)
+    coroutine_ = _asynchronous.load(store_, path=path, zarr_format=zarr_format, config=config)
     return run(coroutine_, blocking=store_.blocking)
 
 
@@ -2368,7 +2367,9 @@ def list_nodes(
         (('', 'group'), ('model', 'group'), ('model/t2m', 'array'))
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config)
+    coroutine_ = _asynchronous.list_nodes(
+        store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config
+    )
     return run(coroutine_, blocking=store_.blocking)
 
 
@@ -2458,7 +2459,7 @@ def copy(
     """
     source_ = resolve_source(source, source_options, config)
     dest_ = resolve(dest, dest_options, config)
-    coroutine_ = _copy.copy(
+    coroutine_ = _asynchronous.copy(
         source_,
         dest_,
         dest_path=dest_path,
@@ -2537,7 +2538,7 @@ def plan_copy(
         >>> sync.load(dest)
         array([0, 1, 2, 3])
     """
-    coroutine_ = _copy.plan_copy(
+    coroutine_ = _asynchronous.plan_copy(
         source,
         dest,
         source_path=source_path,
@@ -2643,7 +2644,7 @@ def ingest(
         array([95, 96, 97, 98, 99])
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _ingest.ingest(
+    coroutine_ = _asynchronous.ingest(
         source,
         store_,
         path=path,
@@ -2753,7 +2754,7 @@ def ingest_files(
         (2, 2)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _ingest_files.ingest_files(
+    coroutine_ = _asynchronous.ingest_files(
         files,
         store_,
         concat=concat,
@@ -2847,7 +2848,7 @@ def plan_ingest(
         >>> report.rows
         1
     """
-    coroutine_ = _ingest_files.plan_ingest(
+    coroutine_ = _asynchronous.plan_ingest(
         files,
         store,
         concat=concat,
@@ -2904,7 +2905,7 @@ def manifest(
         'f0699a280f5de8a2aa0eb26551eb2fa4-1--2'
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _manifest.manifest(store_, path=path, config=config)
+    coroutine_ = _asynchronous.manifest(store_, path=path, config=config)
     return run(coroutine_, blocking=store_.blocking)
 
 
@@ -2942,7 +2943,7 @@ def open_plan(
         ('copy', 1)
         >>> plan.abandon()
     """
-    coroutine_ = _plans.open_plan(
+    coroutine_ = _asynchronous.open_plan(
         plan, path=path, source_root=source_root, storage_options=storage_options, config=config
     )
     result: JobPlan = to_sync(run(coroutine_, blocking=False))
@@ -3030,7 +3031,7 @@ def pyramid(
         '0 (y 1, x 1), 1 (y 2, x 2)'
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _pyramid.pyramid(
+    coroutine_ = _asynchronous.pyramid(
         store_,
         path=path,
         dest=dest,
@@ -3115,7 +3116,7 @@ def plan_pyramid(
         >>> (sync.open_group(store)).info["Levels"]
         '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
     """
-    coroutine_ = _pyramid.plan_pyramid(
+    coroutine_ = _asynchronous.plan_pyramid(
         store,
         path=path,
         dest=dest,
@@ -3181,7 +3182,7 @@ def validate(
         1 array, 1 group: no problems found
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _validate.validate(
+    coroutine_ = _asynchronous.validate(
         store_,
         path=path,
         data=data,
@@ -3194,8 +3195,8 @@ def validate(
     return run(coroutine_, blocking=store_.blocking)
 
 
-register(_array.AsyncArray, Array)
-register(_decoded.AsyncDecodedArray, DecodedArray)
-register(_group.AsyncGroup, Group)
-register(_selection.AsyncSelection, Selection)
-register(_plan.AsyncJobPlan, JobPlan)
+register("zarrasync.nodes.array", "AsyncArray", Array)
+register("zarrasync.nodes.decoded", "AsyncDecodedArray", DecodedArray)
+register("zarrasync.nodes.group", "AsyncGroup", Group)
+register("zarrasync.nodes.selection", "AsyncSelection", Selection)
+register("zarrasync.bulk.jobs.plan", "AsyncJobPlan", JobPlan)

@@ -12,9 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from zarrasync.bulk.pyramid.downsample import METHODS, check_method, coarser_shape, downsample
+from zarrasync.bulk.pyramid.downsample import check_method, coarser_shape, downsample
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.pyramids import METHODS
 
 DTYPES = ["?", "u1", "i1", "u2", ">i2", "u4", "i4", "u8", "i8", "f2", "f4", ">f8", "c8"]
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.bulk.pyramid.downsample import METHODS
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.metadata.conventions.cf_attributes import encode_float
+from zarrasync.metadata.conventions.pyramids import METHODS
 
 xarray = pytest.importorskip("xarray")
 

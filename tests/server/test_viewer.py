@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -425,3 +426,31 @@ async def test_the_first_picture_needs_few_requests_and_bytes(page, base):
     again = [size for name, size, _ in await resources() if "/static/" in name]
     assert len(again) == 12
     assert sum(again) < 12 * 600  # headers: the files have not changed
+
+
+async def test_the_first_picture_waits_for_few_requests(page, base):
+    """For the page and its files, and then, one after the other, for the node, its view and a tile; not for the tree."""
+    asked: list[str] = []
+    is_drawn = asyncio.Event()
+
+    async def hold(route: Any) -> None:
+        await is_drawn.wait()
+        await route.continue_()
+
+    page.on("request", lambda request: asked.append(request.url.removeprefix(f"{base}/waves/")))
+    await page.route("**/api/node?path=", hold)
+    await page.goto(f"{base}/waves/#path=field/wave")
+    await settled(page)
+    before = asked[: next(at for at, url in enumerate(asked) if url.startswith("api/tiles"))]
+    assert [url for url in before if url.startswith("api/")] == [
+        "api/node?path=",
+        "api/node?path=field%2Fwave",
+        "api/view?path=field%2Fwave",
+        "api/colours?cmap=viridis",
+        "api/stats?path=field%2Fwave&index=0&bins=80",
+    ]
+    assert len([url for url in before if url.startswith("static/")]) <= 13
+    is_drawn.set()
+    await playwright.expect(page.get_by_role("treeitem", name="wave")).to_have_attribute("aria-selected", "true")
+    assert len(asked) == len(set(asked)), "nothing is requested twice"
+    await playwright.expect(page).to_have_title("field/wave · waves · zarrasync")

@@ -20,6 +20,7 @@ _INT, _SIZE, _I64 = ctypes.c_int, ctypes.c_size_t, ctypes.c_int64
 _COUNT, _POINTER, _NAME = ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_char_p
 CALLS: dict[str, tuple[Any, ...]] = {
     "openat": (_INT, _INT, _NAME, _INT),
+    "open_below": (_INT, _INT, _NAME, _INT, _INT),
     "close": (_INT, _INT),
     "pread": (_COUNT, _INT, _POINTER, _SIZE, _I64),
     "writev": (_COUNT, _INT, _POINTER, _INT),

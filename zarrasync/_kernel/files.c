@@ -66,7 +66,7 @@ int za_folder_open(struct za_folder *folder, const struct za_system *system, con
     size_t directory = strlen(array->directory), head = strlen(array->head);
     folder->system = system;
     folder->array = array;
-    folder->handle = -1;
+    folder->handle = folder->root = -1;
     folder->is_absent = 0;
     folder->keeps = keeps;
     folder->parents = array->separator == '/' ? array->axis_count - 1 : 0;
@@ -79,12 +79,21 @@ int za_folder_open(struct za_folder *folder, const struct za_system *system, con
     return 1;
 }
 
-void za_folder_close(struct za_folder *folder)
+/* Leave the folder that was entered. */
+static void leave_folder(struct za_folder *folder)
 {
     if (folder->handle >= 0)
         folder->system->close(folder->handle);
     folder->handle = -1;
     folder->is_absent = 0;
+}
+
+void za_folder_close(struct za_folder *folder)
+{
+    leave_folder(folder);
+    if (folder->root >= 0)
+        folder->system->close(folder->root);
+    folder->root = -1;
 }
 
 /* Write the name of a chunk into the path, after the head. Returns where the last part of the path begins. */
@@ -130,10 +139,61 @@ static int open_at(const struct za_system *system, int folder, const char *name,
     return file;
 }
 
-/* Whether a path does not exist. A link that leads nowhere, or a path behind one, is not absent: it is an error. */
-static int is_missing(const struct za_system *system, char *path)
+/* As open_at, of an existing file, if no link leads out of the folder, and with `no_links`, if there is none. */
+static int open_below(const struct za_system *system, int folder, const char *name, int flags, int no_links)
 {
+    int file;
+    do
+        file = system->open_below(folder, name, flags | O_CLOEXEC, no_links);
+    while (file < 0 && errno == EINTR);
+    return file;
+}
+
+/* Open the folder that no link may leave, unless that has been done: another one may have its name in the next call. Returns 0 if
+ * that fails. */
+static int enter_root(struct za_folder *folder)
+{
+    char *end = folder->path + folder->array->root, first = *end;
+    if (folder->root < 0) {
+        *end = '\0';
+        folder->root = open_at(folder->system, AT_FDCWD, folder->path, FOLDER_FLAGS);
+        *end = first;
+    }
+    return folder->root >= 0;
+}
+
+/* Open the path below the root. */
+static int open_below_root(const struct za_folder *folder, int flags, int no_links)
+{
+    size_t root = (size_t)folder->array->root;
+    const char *name = strlen(folder->path) > root ? folder->path + root : ".";
+    return open_below(folder->system, folder->root, name, flags, no_links);
+}
+
+/* Open the path. */
+static int open_path(struct za_folder *folder, int flags)
+{
+    if (folder->array->root == 0)
+        return open_at(folder->system, AT_FDCWD, folder->path, flags);
+    if (enter_root(folder))
+        return open_below_root(folder, flags, 0);
+    errno = EACCES; /* even if it does not exist: Python decides what that means */
+    return -1;
+}
+
+/* Whether the path, which could not be opened, does not exist. A link that leads nowhere, or a path behind one, is not absent: it
+ * is an error. */
+static int is_missing(struct za_folder *folder)
+{
+    const struct za_system *system = folder->system;
+    char *path = folder->path;
     struct stat state;
+    if (folder->array->root != 0) { /* no link is followed to find out */
+        int file = open_below_root(folder, FOLDER_FLAGS & ~O_DIRECTORY, 1);
+        if (file >= 0)
+            system->close(file);
+        return file < 0 && is_absent_error(errno);
+    }
     if (system->fstatat(AT_FDCWD, path, &state, AT_SYMLINK_NOFOLLOW) == 0)
         return 0;
     for (char *end = strrchr(path, '/'); end > path;) {
@@ -168,10 +228,10 @@ static int enter_folder(struct za_folder *folder, const int64_t *coords, char *n
         return 1;
     if (name - folder->path < 2)
         return 0;
-    za_folder_close(folder);
+    leave_folder(folder);
     name[-1] = '\0';
-    folder->handle = open_at(folder->system, AT_FDCWD, folder->path, FOLDER_FLAGS);
-    folder->is_absent = folder->handle < 0 && is_absent_error(errno) && is_missing(folder->system, folder->path);
+    folder->handle = open_path(folder, FOLDER_FLAGS);
+    folder->is_absent = folder->handle < 0 && is_absent_error(errno) && is_missing(folder);
     name[-1] = '/';
     folder->place.device = -1;
     for (int64_t i = 0; i < folder->parents; i++)
@@ -186,15 +246,21 @@ int za_open_chunk(struct za_folder *folder, const int64_t *coords)
     if (is_inside && folder->is_absent)
         return ZA_NO_FILE;
     /* Opening a named pipe would wait. */
-    int parent = is_inside ? folder->handle : AT_FDCWD;
-    int file = open_at(folder->system, parent, is_inside ? name : folder->path, O_RDONLY | O_NONBLOCK);
+    const int flags = O_RDONLY | O_NONBLOCK;
+    int file;
+    if (!is_inside)
+        file = open_path(folder, flags);
+    else if (folder->array->root == 0)
+        file = open_at(folder->system, folder->handle, name, flags);
+    else /* Python reads what links lead to in other folders */
+        file = open_below(folder->system, folder->handle, name, flags, 0);
     if (file >= 0)
         return file;
     struct stat state;
     int is_absent = is_absent_error(errno);
     if (is_absent) /* and not a link that leads nowhere */
-        is_absent = is_inside ? folder->system->fstatat(parent, name, &state, AT_SYMLINK_NOFOLLOW) != 0
-                              : is_missing(folder->system, folder->path);
+        is_absent = is_inside ? folder->system->fstatat(folder->handle, name, &state, AT_SYMLINK_NOFOLLOW) != 0
+                              : is_missing(folder);
     return is_absent ? ZA_NO_FILE : ZA_FAILED;
 }
 
@@ -473,7 +539,7 @@ int za_publish(struct za_folder *folder, const int64_t *coords, const char *suff
     last[-1] = '/';
     if (outcome != ZA_PUBLISHED)
         remove_stage(folder, temporary);
-    za_folder_close(folder);
+    leave_folder(folder);
     return outcome;
 }
 

@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 19
+#define KERNEL_ABI 20
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -69,6 +69,7 @@ struct za_chain {
 struct za_array {
     int64_t axis_count;
     const char *directory; /* of the array; ends with a slash */
+    int64_t root;          /* bytes of it that name a folder which reads leave by no link; 0 if they may */
     const char *head;      /* of the keys, before the first coordinate; the entire key without axes */
     int64_t separator;     /* between coordinates: '/' or '.'; 0 if the head is the entire key */
     int64_t value_limit;   /* most bytes of a stored value */
@@ -335,6 +336,7 @@ struct za_folder {
     const struct za_array *array;
     char path[4096];
     size_t head, last; /* bytes of the directory and the head, and of all parts before the last slash in them */
+    int root;         /* the folder that no link may leave, once it is open; else -1 */
     int handle;       /* of the folder that `parent` names, or -1 */
     int is_absent;    /* whether that folder does not exist */
     int keeps;        /* whether to keep handles of folders, which pays for many chunks */
@@ -346,7 +348,7 @@ enum { ZA_NO_FILE = -1, ZA_FAILED = -2 };
 
 int za_folder_open(struct za_folder *folder, const struct za_system *system, const struct za_array *array, int keeps);
 void za_folder_close(struct za_folder *folder);
-/* Return the descriptor of a chunk's file, ZA_NO_FILE or ZA_FAILED. */
+/* Return the descriptor of a chunk's file, ZA_NO_FILE or ZA_FAILED. A link that leaves the array's root fails. */
 int za_open_chunk(struct za_folder *folder, const int64_t *coords);
 void za_close(const struct za_system *system, int file);
 /* Read at most `size` bytes from a position on; returns their number, or ZA_FAILED. */
@@ -400,6 +402,9 @@ KERNEL_EXPORT uint32_t zarrasync_crc32c(uint32_t crc, const void *data, size_t s
 
 /* Returns the system calls of the C library; null on Windows, where Python makes them. */
 KERNEL_EXPORT const struct za_system *zarrasync_system(void);
+
+/* Returns whether the system opens files without following links out of a folder. */
+KERNEL_EXPORT int64_t zarrasync_can_confine(void);
 
 /* The worker uses the system calls of the C library if `system` is null. */
 KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *functions, const struct za_system *system,

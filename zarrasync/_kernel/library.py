@@ -7,13 +7,14 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ABI = 19  # KERNEL_ABI in kernel.h
+ABI = 20  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")
 _Pointer, _Size, _U32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_int64
 _SIGNATURES = {
     "zarrasync_crc32c": (_U32, _U32, _Pointer, _Size),
     "zarrasync_system": (_Pointer,),
+    "zarrasync_can_confine": (_I64,),
     "zarrasync_new_worker": (_Pointer, _Pointer, _Pointer, _I64),
     "zarrasync_free_worker": (None, _Pointer),
     "zarrasync_decode": (_I64, _Pointer, _Pointer, _I64, _Pointer, ctypes.c_char_p, _Pointer, _I64),
@@ -59,6 +60,12 @@ def kernel(mode: str) -> ctypes.CDLL | None:
             "Install zarrasync with a C compiler, or set ZARRASYNC_NATIVE=auto"
         )
     return library
+
+
+def can_confine() -> bool:
+    """Return whether the kernel, which is in use, can open files without following links out of a directory."""
+    library, _ = _load()
+    return library is not None and bool(library.zarrasync_can_confine())
 
 
 def describe(mode: str) -> str:

@@ -77,6 +77,7 @@ class ArrayStruct(ctypes.Structure):
     _fields_ = [
         ("axis_count", _I64),
         ("directory", ctypes.c_char_p),
+        ("root", _I64),
         ("head", ctypes.c_char_p),
         ("separator", _I64),
         ("value_limit", _I64),

@@ -5,6 +5,7 @@
 #if defined(_WIN32)
 
 const struct za_system *zarrasync_system(void) { return NULL; }
+int64_t zarrasync_can_confine(void) { return 0; }
 
 #else
 
@@ -16,9 +17,27 @@ const struct za_system *zarrasync_system(void) { return NULL; }
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
+#if !defined(SYS_openat2) && (defined(__x86_64__) || defined(__aarch64__))
+#define SYS_openat2 437 /* which old headers lack */
+#endif
 #endif
 
 static int system_openat(int folder, const char *name, int flags) { return openat(folder, name, flags, 0666); }
+
+static int system_open_below(int folder, const char *name, int flags, int no_links)
+{
+#if defined(SYS_openat2) /* since Linux 5.6 */
+    enum { NO_MAGIC_LINKS = 2, NO_LINKS = 4, BELOW = 8 };
+    struct {
+        uint64_t flags, mode, resolve;
+    } how = {.flags = (uint64_t)flags, .resolve = BELOW | NO_MAGIC_LINKS | (no_links ? NO_LINKS : 0u)};
+    return (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
+#else
+    (void)folder, (void)name, (void)flags, (void)no_links;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
 
 static ssize_t system_copy(int source, int64_t *start, int file, size_t size)
 {
@@ -57,6 +76,7 @@ static int system_rename_new(int folder, const char *from, const char *to)
 
 static const struct za_system LIBC = {
     .openat = system_openat,
+    .open_below = system_open_below,
     .close = close,
     .pread = pread,
     .writev = writev,
@@ -75,5 +95,11 @@ static const struct za_system LIBC = {
 };
 
 const struct za_system *zarrasync_system(void) { return &LIBC; }
+
+int64_t zarrasync_can_confine(void)
+{
+    /* A whole path leads out of any folder. */
+    return system_open_below(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) < 0 && errno == EXDEV;
+}
 
 #endif

@@ -12,6 +12,9 @@
 /* They have the names, the results and the errors of POSIX, except where a comment says otherwise. */
 struct za_system {
     int (*openat)(int folder, const char *name, int flags); /* a new file may be read and written by all, less the umask */
+    /* The same for reading, if no part of the name leads out of the folder, and with `no_links`, if none is a link. ENOSYS if
+     * the system cannot do that. */
+    int (*open_below)(int folder, const char *name, int flags, int no_links);
     int (*close)(int file);
     ssize_t (*pread)(int file, void *memory, size_t size, off_t start);
     ssize_t (*writev)(int file, const struct iovec *parts, int count);

@@ -41,38 +41,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.nodes import array as _array
-from zarrasync.nodes import decoded as _decoded
+import zarrasync as _asynchronous
 from zarrasync import config
-from zarrasync.bulk.copy import functions as _copy
-from zarrasync.nodes import group as _group
-from zarrasync.nodes import functions as _functions
-from zarrasync.bulk import ingest as _ingest
-from zarrasync.bulk import ingest_files as _ingest_files
-from zarrasync.bulk.files.options import FileOptions, Layout
-from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.nodes import selection as _selection
-from zarrasync.bulk import manifest as _manifest
-from zarrasync.bulk.jobs import plan as _plan
-from zarrasync.bulk import plans as _plans
-from zarrasync.bulk.jobs.plan import Task
 from zarrasync.display.explanation import PlanExplanation
-from zarrasync.bulk.pyramid import functions as _pyramid
-from zarrasync.bulk.validate import functions as _validate
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
-from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
-from zarrasync.bulk.pyramid.prepare import Convention
-from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.create import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
@@ -87,25 +67,42 @@ from zarrasync.transfer.chunk_cache import ChunkCache
 from zarrasync.transfer.unaligned import Unaligned
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.display.explanation import Explanation
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
+
+if TYPE_CHECKING:
+    from zarrasync.bulk.digests import Manifest
+    from zarrasync.bulk.files.options import FileOptions, Layout
+    from zarrasync.bulk.files.running.report import FilesReport
+    from zarrasync.bulk.jobs.plan import Task
+    from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
+    from zarrasync.bulk.pyramid.prepare import Convention
+    from zarrasync.bulk.reports import CopyReport, Report
+else:
+
+    def __getattr__(name: str) -> Any:  # jobs are imported when they are first used
+        if name in ("FileOptions", "Layout", "PyramidAxes"):
+            return getattr(_asynchronous, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 T = TypeVar("T")
 
 '''
 
-MODULES = {
-    "functions": "nodes/functions.py",
-    "copy": "bulk/copy/functions.py",
-    "ingest": "bulk/ingest.py",
-    "ingest_files": "bulk/ingest_files.py",
-    "manifest": "bulk/manifest.py",
-    "plans": "bulk/plans.py",
-    "pyramid": "bulk/pyramid/functions.py",
-    "validate": "bulk/validate/functions.py",
-}
-"""The modules whose public functions are generated, by the names under which the facade imports them."""
+FILES = (
+    "nodes/functions.py",
+    "bulk/copy/functions.py",
+    "bulk/ingest.py",
+    "bulk/ingest_files.py",
+    "bulk/manifest.py",
+    "bulk/plans.py",
+    "bulk/pyramid/functions.py",
+    "bulk/validate/functions.py",
+)
+"""The modules whose public functions are generated."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TYPES = re.compile(r"\bAsync(Array|DecodedArray|Group|Selection|JobPlan|Iterator)\b")
@@ -117,14 +114,14 @@ def generate() -> str:
     for file, name, facade, base in CLASSES:
         parts.append(_class(_tree(file), name, facade, base))
     names = [facade for *_, facade, _ in CLASSES]
-    for module, file in MODULES.items():
-        functions, function_names = _functions(_tree(file), module)
+    for file in FILES:
+        functions, function_names = _functions(_tree(file))
         parts.append(functions)
         names.extend(function_names)
     public = sorted([*names, "config", "register_codec", "register_data_type", "register_storage_transformer"])
     parts.insert(1, f"__all__ = {public!r}\n\n")
     for file, name, facade, _ in CLASSES:
-        parts.append(f"register(_{Path(file).stem}.{name}, {facade})\n")
+        parts.append(f"register('zarrasync.{file.removesuffix('.py').replace('/', '.')}', {name!r}, {facade})\n")
     return _format("".join(parts))
 
 
@@ -245,7 +242,7 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     )
 
 
-def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
+def _functions(tree: ast.Module) -> tuple[str, list[str]]:
     """Return the source of a module's public functions, and their names."""
     parts, names = [], []
     for node in _public(tree.body, set()):
@@ -254,7 +251,7 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
                 f"@overload\ndef {node.name}({_sync_text(ast.unparse(node.args))}) -> {_returns(node)[0]}: ...\n"
             )
         elif isinstance(node, ast.AsyncFunctionDef):
-            parts.append(_function(node, module))
+            parts.append(_function(node))
             names.append(node.name)
     for statement in tree.body:  # other names of the same function
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name) and statement.value.id in names:
@@ -272,7 +269,7 @@ _RESOLVERS = {"StoreLike": "resolve", "SourceLike": "resolve_source"}
 """Functions that resolve arguments, by their annotations."""
 
 
-def _function(node: ast.AsyncFunctionDef, module: str) -> str:
+def _function(node: ast.AsyncFunctionDef) -> str:
     """Return the source of a function. It resolves its stores first, to know whether they are blocking."""
     returns, convert = _returns(node)
     keywords = {a.arg for a in node.args.kwonlyargs}
@@ -295,7 +292,7 @@ def _function(node: ast.AsyncFunctionDef, module: str) -> str:
     # The call is on a separate line, which tracebacks show.
     return (
         f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"
-        f"{resolving}    coroutine_ = _{module}.{node.name}({call})\n"
+        f"{resolving}    coroutine_ = _asynchronous.{node.name}({call})\n"
         f"{_body(f'run(coroutine_, blocking={blocking})', returns, convert, '    ')}\n\n"
     )
 

@@ -6,8 +6,7 @@ import argparse
 from contextlib import nullcontext
 from typing import Any
 
-from zarrasync import Layout, PyramidAxes, sync
-from zarrasync.bulk.pyramid.downsample import METHODS
+from zarrasync import sync
 from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
@@ -25,6 +24,7 @@ from zarrasync.cli.arguments import (
     options,
 )
 from zarrasync.cli.console import Console
+from zarrasync.metadata.conventions.pyramids import METHODS
 
 
 def add(command: Commands) -> None:
@@ -128,6 +128,8 @@ def _add_pyramid(command: Commands) -> None:
 
 
 def _pyramid(args: argparse.Namespace, console: Console) -> int:
+    from zarrasync import Layout, PyramidAxes
+
     with (
         monitored(args) as watch,
         destination(args) if args.dest else nullcontext() as dest,

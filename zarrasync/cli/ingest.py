@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run as run_blocking
-from zarrasync.bulk.files.ingestion import run_ingestion
-from zarrasync.bulk.files.parameters import Parameters, parameters_of
-from zarrasync.bulk.files.sources.identify import is_pattern, source_name
 from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
@@ -29,6 +26,9 @@ from zarrasync.cli.console import Console, show_log
 from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import JobReport
 from zarrasync.errors import ZarrError
+
+if TYPE_CHECKING:
+    from zarrasync.bulk.files.parameters import Parameters
 
 _FOR_FILES = (
     "concat",
@@ -95,6 +95,8 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
 
 def _node(args: argparse.Namespace) -> str | sync.Array | sync.Group | None:
     """Return the file of NumPy or the Zarr node that the arguments name, or ``None`` for other files."""
+    from zarrasync.bulk.files.sources.identify import source_name
+
     path = source_name(args.url[0])
     if path.endswith(".npy"):
         return path
@@ -201,6 +203,8 @@ def _are_many(args: argparse.Namespace) -> bool:
 
 
 def _has_several(args: argparse.Namespace) -> bool:
+    from zarrasync.bulk.files.sources.identify import is_pattern
+
     return len(args.url) > 1 or is_pattern(args.url[0], options(args.option) or {})
 
 
@@ -222,6 +226,8 @@ def _refuse_options(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, console: Console) -> int:
     """Run the command for many files."""
+    from zarrasync.bulk.files.ingestion import run_ingestion
+
     if args.concat is None:
         for name in ("labels", "append", "region", "reserve", "on_duplicate", "on_gap", "on_late"):
             if getattr(args, name) != args.parser.get_default(name):
@@ -250,6 +256,8 @@ def _layout_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def files_parameters(args: argparse.Namespace, dest: Any, **others: Any) -> Parameters:
     """Return the parameters of ``ingest_files``."""
+    from zarrasync.bulk.files.parameters import parameters_of
+
     same = ["concat", "preprocess", "coordinate_tolerance", "optional", "append", "on_duplicate", "on_gap", "on_late"]
     same += ["on_bad_file", "reserve", "decode", "dims", "engine", "wait", "verify"]
     return parameters_of(

@@ -9,7 +9,6 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._util.redact import public_url
-from zarrasync.bulk.files.ingestion import check_ingestion, plan_ingestion
 from zarrasync.cli import ingest as files
 from zarrasync.cli.arguments import (
     CommandParser,
@@ -130,6 +129,8 @@ def _add_actions(commands: Commands) -> None:
 
 
 def _check(args: argparse.Namespace, console: Console) -> int:
+    from zarrasync.bulk.files.ingestion import check_ingestion
+
     return console.report(check_ingestion(files.files_parameters(args, None)))
 
 
@@ -144,6 +145,8 @@ def _task(text: str) -> int:
 
 
 def _plan(args: argparse.Namespace, console: Console) -> int:
+    from zarrasync.bulk.files.ingestion import plan_ingestion
+
     files.check_mode(args)
     if args.concat is None:
         args.parser.error("--concat DIM is required, the dimension to join files along")

@@ -16,7 +16,6 @@ import numpy as np
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.digests import Manifest
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import (
     Commands,
@@ -235,6 +234,8 @@ def _statistics_texts(summary: Summary, presentation: Presentation) -> list[str]
 
 
 def _validate(args: argparse.Namespace, console: Console) -> int:
+    from zarrasync.bulk.digests import Manifest
+
     manifest = None if args.manifest is None else Manifest.loads(Path(args.manifest).read_bytes())
     with monitored(args) as watch:
         report = sync.validate(

@@ -136,12 +136,16 @@ class _Settings:
 
     def make_app(self) -> Any:
         """Return the application."""
-        from zarrasync.server import Service, asgi, create_app
+        from zarrasync.server import Service, create_app
 
         # Several services share the memory for caches.
         share = {**self.of_service, "cache_bytes": self.of_service["cache_bytes"] // len(self.stores)}
         services = {name: Service(url, **share) for name, url in self.stores.items()}
-        return (asgi.create_app if self.program == "uvicorn" else create_app)(services, **self.of_server)
+        if self.program == "uvicorn":
+            from zarrasync.server import asgi
+
+            return asgi.create_app(services, **self.of_server)
+        return create_app(services, **self.of_server)
 
     @property
     def run(self) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from zarrasync.codecs.spec import Buffer
 from zarrasync.server.limits import Forbidden
 from zarrasync.stores import FsspecStore, LocalStore, Request, Store, Value, WrapperStore
+from zarrasync.stores.base import DirectFiles
 from zarrasync.stores.values import Listing
 
 
@@ -48,7 +49,12 @@ class ConfinedStore(WrapperStore):
     def __init__(self, inner: LocalStore) -> None:
         super().__init__(inner)
         self.writeable = False
-        self._root = os.path.realpath(inner.root)
+
+    @property
+    def direct_files(self) -> DirectFiles | None:
+        """The files that compiled code reads if no link on the way leads out; it leaves the others to this class."""
+        files = self.inner.direct_files
+        return None if files is None else files._replace(root=len(files.directory))
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         self._check(*(request.key for request in requests))
@@ -92,11 +98,11 @@ class ConfinedStore(WrapperStore):
 
     def _inside(self, keys: Sequence[str]) -> builtins.list[str]:
         """Return the keys that lead to places inside of the directory. Looks at each directory of the keys once."""
-        no_links = {self._root}
+        no_links = {os.fspath(self.inner.root)}
         return [key for key in keys if self._is_inside(key, no_links)]
 
     def _is_inside(self, key: str, no_links: set[str]) -> bool:
-        place = f"{self._root}/{key}"
+        place = f"{self.inner.root}/{key}"
         walked: builtins.list[str] = []
         while os.sep == "/" and ".." not in key:  # other systems and keys need realpath, which takes ten times as long
             if place in no_links:
@@ -106,5 +112,6 @@ class ConfinedStore(WrapperStore):
                 break
             walked.append(place)
             place = place[: place.rindex("/")] or "/"
-        place = os.path.realpath(f"{self._root}/{key}")
-        return place == self._root or place.startswith(self._root.rstrip("/") + "/")
+        root = os.path.realpath(self.inner.root)  # which another directory may have replaced
+        place = os.path.realpath(f"{root}/{key}")
+        return place == root or place.startswith(root.rstrip("/") + "/")

@@ -484,11 +484,13 @@ class DirectFiles(NamedTuple):
         directory: The directory of the files, with a slash at its end. A key is the path relative to it.
         fsync: Whether values are flushed to the disk before they get their final names.
         counter: A function that counts the files and bytes of each call, or ``None``.
+        root: Bytes of ``directory`` that name a directory which no link may leave; 0 if links may lead anywhere.
     """
 
     directory: bytes
     fsync: bool
     counter: Callable[[Traffic], None] | None = None
+    root: int = 0
 
 
 def has_own_values(store: Store, cls: type[Store]) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import SingleFlight
 from zarrasync._concurrency.semaphores import Permits, byte_budget
-from zarrasync._kernel.library import kernel
+from zarrasync._kernel.library import can_confine, kernel
 from zarrasync._kernel.structs import ArrayStruct, Worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.kernel_chain import KernelDecoder, describe_chain
@@ -199,8 +199,11 @@ class Chunks:
         files = self._files
         array = None if files is None else self._describe()
         if array is not None and files is not None:
+            if files.root and not can_confine():
+                return None
             keys = self.metadata.keys
             array.directory, array.head = files.directory, keys.head(self.metadata.ndim).encode()
+            array.root = files.root
             array.separator = ord(keys.separator)
             array.value_limit = _NO_LIMIT if self.limit is None else self.limit
         return array

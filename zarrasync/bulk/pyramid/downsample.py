@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,10 @@ import numpy.typing as npt
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.metadata.conventions import Axis
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.pyramids import PyramidLevel
+from zarrasync.metadata.conventions.pyramids import METHODS, Method, PyramidLevel
 
-Method: TypeAlias = Literal["mean", "mode", "nearest", "max", "min"]
 Values: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-METHODS: tuple[Method, ...] = get_args(Method)
 _KINDS: dict[str, str] = {"mean": "biufcmM", "max": "biufmM", "min": "biufmM", "mode": "biufmMSUT", "nearest": ""}
 """NumPy's kinds of data types that a method supports; an empty string for all."""
 _OPPOSITES: dict[str, Method] = {"max": "min", "min": "max"}

@@ -15,12 +15,12 @@ from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.pyramid.downsample import Method
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.bulk.pyramid.prepare import Convention, Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.pyramid.source import PyramidAxes
 from zarrasync.bulk.reports import PyramidReport
 from zarrasync.display.progress import ProgressLike
+from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store

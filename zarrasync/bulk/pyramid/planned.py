@@ -24,7 +24,7 @@ from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.pyramid.downsample import Method, downsample
+from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.reports import LevelReport, PyramidReport, measured
 from zarrasync.bulk.sources import Source
@@ -32,6 +32,7 @@ from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
 from zarrasync.errors import NodeNotFoundError, UnsupportedOperation
 from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.model.fill_values import fill_word, is_fill
 from zarrasync.model.paths import join

@@ -11,7 +11,7 @@ from zarrasync import formats
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.copy.functions import copy
 from zarrasync.bulk.overwrite_guard import overlap
-from zarrasync.bulk.pyramid.downsample import Method, check_method, plan_levels
+from zarrasync.bulk.pyramid.downsample import check_method, plan_levels
 from zarrasync.bulk.pyramid.source import ORIGIN, PyramidAxes, PyramidSource, find_companions, find_source
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -20,6 +20,7 @@ from zarrasync.metadata.conventions.cf_attributes import inherited_attributes
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.ome import is_version_for
 from zarrasync.metadata.conventions.pyramids import (
+    Method,
     PyramidLevel,
     geo_level_attributes,
     geo_pyramid_attributes,

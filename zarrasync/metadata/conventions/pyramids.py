@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from zarrasync.metadata.conventions.meaning import CRS, Affine, Axis
 from zarrasync.metadata.conventions.zarr_conventions import declaration
 
+Method: TypeAlias = Literal["mean", "mode", "nearest", "max", "min"]
+"""How cells of several elements become one element."""
+METHODS: tuple[Method, ...] = get_args(Method)
 _RESAMPLING = {"mean": "average", "mode": "mode", "nearest": "nearest", "max": "max", "min": "min"}
 """The names of methods in zarr-conventions, as in GDAL."""
 _DESCRIPTION = "cells of several elements are reduced to one element; the last cells may have fewer elements"

@@ -10,8 +10,22 @@ import { Tree } from "./tree.js";
 import { values } from "./values.js";
 
 const page = { path: null, told: null, node: null, name: "" };
+const underway = new Map(); // path -> the response to a request for a node
+let introduced = null; // once the tree shows the members of the root
 
 // ------------------------------------------------------------ the node
+
+/** Returns the description of a node; null after an error, which `failed` gets. The page and the tree may need the same node at once. */
+async function describe(path, failed = () => {}) {
+  if (!underway.has(path)) {
+    let problem = null;
+    const asking = ask("node", { path }, { failed: (...told) => (problem = told) });
+    underway.set(path, asking.then((node) => ({ node, problem })).finally(() => underway.delete(path)));
+  }
+  const { node, problem } = await underway.get(path);
+  if (problem) failed(...problem);
+  return node;
+}
 
 /** Shows a node, as it is described in an address. */
 async function pick(path, told) {
@@ -20,7 +34,7 @@ async function pick(path, told) {
   page.path = path;
   page.node = null;
   notice("");
-  const node = await ask("node", { path }, { failed: (text, status) => page.path === path && refuse(path, text, status) });
+  const node = await describe(path, (text, status) => page.path === path && refuse(path, text, status));
   if (page.path !== path) return null;
   page.node = node;
   card(node);
@@ -83,7 +97,7 @@ function card(node) {
   byId("card").hidden = !node;
   byId("title").textContent = node ? `/${node.path}` : "";
   byId("subtitle").textContent = node ? subtitle(node) : "";
-  entitle([page.path, page.name, "zarrasync"].filter(Boolean).join(" · "));
+  retitle();
   if (!node) return;
   const facts = node.kind === "array" ? arrayFacts(node) : [...Object.entries(node.info), ["Zarr format", node.format]];
   byId("facts").replaceChildren(...facts.map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, `${text}`))));
@@ -93,6 +107,10 @@ function card(node) {
   details.open = false;
   details.querySelector("summary").textContent = count === 1 ? "1 attribute" : `${count} attributes`;
   details.querySelector("pre").textContent = JSON.stringify(node.attributes, null, 2);
+}
+
+function retitle() {
+  entitle([page.path, page.name, "zarrasync"].filter(Boolean).join(" · "));
 }
 
 function subtitle(node) {
@@ -159,7 +177,7 @@ const follow = latest(async (_, told) => {
   clearTimeout(remembering); // the address is that of the next view
   remembering = null;
   const path = told.get("path") ?? "";
-  const revealed = tree.reveal(path); // meanwhile, as it requests each group above the node
+  const revealed = introduced.then(() => tree.reveal(path)); // meanwhile, as it requests each group above the node
   await pick(path, told);
   await revealed;
 });
@@ -167,7 +185,7 @@ const follow = latest(async (_, told) => {
 // ------------------------------------------------------------ start
 
 const chart = new Chart(byId("chart"), { changed: remember });
-const tree = new Tree(byId("tree"), { load: (path) => ask("node", { path }), pick: go });
+const tree = new Tree(byId("tree"), { load: (path) => describe(path, notice), pick: go });
 expose({ plane: image.plane, state: image.state });
 
 function listen() {
@@ -181,15 +199,16 @@ function listen() {
   address.listen((text) => follow(new URLSearchParams(text)));
 }
 
-async function begin() {
-  listen();
-  const root = await ask("node", { path: "" }, { failed: (text, status) => status !== 404 && notice(text) });
+/** Names the store, and shows its tree. */
+function introduce(root) {
   page.name = root?.store || mounted();
   byId("store").textContent = page.name || root?.attributes.title || "zarrasync";
   byId("about").textContent = page.name ? root?.attributes.title ?? "" : "";
   page.name ||= root?.attributes.title ?? "";
+  retitle();
   if (root) tree.show(root);
-  await follow(asked());
 }
 
-begin();
+listen();
+introduced = describe("").then(introduce);
+follow(asked()); // without waiting for the root

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.backoff import ConflictBackoff, pause
-from zarrasync._concurrency.cancel import run_cleanup
+from zarrasync._concurrency.cancel import raise_if_cancelled, run_cleanup
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
@@ -128,6 +128,7 @@ class Lease:
         self._id, self.is_lost = uuid.uuid4().hex, False
         end, backoff, empty = clock.monotonic() + wait, ConflictBackoff(self._seconds, self._name), Observed()
         while True:
+            raise_if_cancelled()  # the thread of a job waits for a loop that does not know of its cancellation
             entries, version = await self._read()
             if not entries and version is not ABSENT:
                 # It is about to be erased, and never replaced: some stores cannot erase on condition.

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections import Counter
 from contextlib import ExitStack, nullcontext
@@ -218,6 +219,23 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
         folder = paths[0].parent
         copies.close()
         assert not folder.exists()
+
+
+@pytest.mark.servers
+def test_copies_without_a_folder_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The next call does not wait for the one that has failed."""
+    (tmp_path / "0.nc").write_bytes(bytes(1000))
+    with http_server(tmp_path) as server:
+        (file,), copies, paths = find_files([f"{server}/0.nc"], {}), LocalCopies({}), list[str]()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        with pytest.raises(FileNotFoundError):
+            copies.acquire(file)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        again = threading.Thread(target=lambda: paths.append(copies.acquire(file)), daemon=True)
+        again.start()
+        again.join(30)
+        assert [Path(path).stat().st_size for path in paths] == [1000]
+        copies.close()
 
 
 @pytest.mark.servers

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from zarrasync import formats
@@ -282,7 +283,7 @@ def check_names(changes: LayoutChanges, arrays: Mapping[str, ArrayMetadata]) -> 
         if not isinstance(shape, Mapping):
             continue
         for name, value in shape.items():
-            if isinstance(value, int):
+            if isinstance(value, Integral):
                 _check(parameter, "dimension", name, dims)
                 continue
             _check(parameter, "array", name, arrays)
@@ -310,8 +311,8 @@ def _shape(value: Any, path: str, metadata: ArrayMetadata, present: tuple[int, .
     own = value.get(path)
     if own is None and path in value:
         return None
-    if own is None or isinstance(own, int):
-        own = {dim: size for dim, size in value.items() if isinstance(size, int)}
+    if own is None or isinstance(own, Integral):
+        own = {dim: int(size) for dim, size in value.items() if isinstance(size, Integral)}
     if not isinstance(own, Mapping):
         return own
     names = axis_names(metadata) or ()

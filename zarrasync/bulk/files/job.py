@@ -96,7 +96,8 @@ class Job:
         return found if any(found.values()) else {"": True}
 
     def store_empty_group(self, workers: FileWorkers) -> FilesReport:
-        """Store the group of a file that has no variables: its attributes."""
+        """Store the group of a file that has no variables: its attributes. Call it in the context of the claim."""
+        self._acquire(workers)
         (header,) = workers.headers(self._files, self._parameters.reader, self.handle.config)
         if header.error is not None:
             raise header.error
@@ -123,6 +124,12 @@ class Job:
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
 
+    def _acquire(self, workers: FileWorkers) -> None:
+        """Keep other jobs away from the destination until the context of the claim ends."""
+        self.claim.acquire(self._wait)
+        if not workers.is_local:
+            self.claim.folder.is_own = False
+
     def run(
         self,
         workers: FileWorkers,
@@ -138,9 +145,7 @@ class Job:
             progress: The progress of the job, whose size is set after planning.
         """
         begin = clock.monotonic()
-        self.claim.acquire(self._wait)
-        if not workers.is_local:
-            self.claim.folder.is_own = False
+        self._acquire(workers)
         while True:
             with in_terms_of(*self._advice):
                 job, report = self._plan(workers, is_short=workers.is_local)

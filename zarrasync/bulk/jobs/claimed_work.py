@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
-from zarrasync._concurrency.cancel import run_cleanup
+from zarrasync._concurrency.cancel import raise_if_cancelled, run_cleanup, shielded
 from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
@@ -237,7 +237,7 @@ class ClaimedWork(PlannedWork):
         except BaseException as error:
             await run_cleanup(partial(run_blocking, partial(claim.__exit__, type(error), error, None)))
             raise
-        await run_blocking(claim.release)
+        await shielded(partial(run_blocking, claim.release))
 
     async def end_writes(self, claim: Claim, workers: Workers) -> None:
         """Withdraw the permission to write, before the result is published.
@@ -314,6 +314,7 @@ class ClaimedWork(PlannedWork):
         needed = {task.number for task in self.tasks if task.stage < stage}
         end, folder = clock.monotonic() + WAIT_SECONDS, self._claim.folder
         while missing := needed - folder.finished(self.digest):
+            raise_if_cancelled()
             if clock.monotonic() > end:
                 raise NodeNotFoundError(
                     f"this task needs all tasks of earlier stages, of which {counted(len(missing), 'task')} are unfinished, "

@@ -364,9 +364,10 @@ class LocalCopies:
             self._copies.move_to_end(file)
             if for_values:
                 self._read.add(file)
-            path = self._new_path(file) if present is None else ""
         if present is None:
             try:
+                with self._lock:
+                    path = self._new_path(file)
                 self._download(file, path)
                 copy.set_result(path)
             except BaseException as error:
@@ -388,7 +389,7 @@ class LocalCopies:
                 del self._users[file]
             idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
             sizes = {path: os.path.getsize(path) for _, path in idle}
-            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
+            total, allowed, outdated = sum(sizes.values()), self._allowed() if idle else 0, list[str]()
             done = [item for item in idle if item[0] in self._read]
             for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
                 if total <= allowed:

@@ -12,14 +12,15 @@ from zarrasync._concurrency.bridge import run as run_blocking
 from zarrasync.bulk.files.ingestion import run_ingestion
 from zarrasync.bulk.files.parameters import Parameters, parameters_of
 from zarrasync.bulk.files.sources.identify import is_pattern, source_name
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS
 from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
     add_destination,
     add_layout,
     add_monitoring,
+    add_processes,
     add_several,
-    count,
     destination,
     monitored,
     options,
@@ -189,9 +190,13 @@ def add_arguments(command: argparse.ArgumentParser, verb: str = "write") -> None
     group.add_argument("--dims", metavar="DIM,…", help="the names of axes of .npy, .npz and HDF5 arrays without names")
     group.add_argument("--engine", help="xarray's engine for the files")
     add_several(group, "--engine-option", "NAME=VALUE", "an argument of xarray's engine")
-    group.add_argument("--processes", type=count, default=1, metavar="N", help="share the work among N processes")
+    add_processes(group, verb)
     group.add_argument(
-        "--wait", type=seconds, default=600.0, metavar="SECONDS", help="wait for another job (default: 600)"
+        "--wait",
+        type=seconds,
+        default=WAIT_SECONDS,
+        metavar="SECONDS",
+        help=f"wait for another job (default: {WAIT_SECONDS:.0f})",
     )
 
 
@@ -266,7 +271,7 @@ def files_parameters(args: argparse.Namespace, dest: Any, **others: Any) -> Para
         group=args.path,
         source_options=options(args.option),
         storage_options=options(args.dest_option),
-        executor=args.processes,
+        executor=args.processes or None,
         **{name: getattr(args, name) for name in same},
         **_layout_of(args),
         **others,

@@ -14,7 +14,7 @@ import pytest
 
 import zarrasync as za
 from tests.support.shifted_clock import ShiftedClock
-from zarrasync import Layout, stores, sync
+from zarrasync import Layout, stores
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag, raise_if_cancelled
 from zarrasync.bulk.jobs.claim import Claim

@@ -88,12 +88,12 @@ class Claim(Lease):
                 return [await self._taken(content, for_plan=bool(plan))]
             if not other and wait > 0:
                 files, dataset = content.get("files") or "files", self.folder.dataset
-                _log.info("waiting up to %.0f s for another job that writes %s: it ingests %s", wait, dataset, files)
+                _log.info("waiting up to %.0f s for another job that writes %s from %s", wait, dataset, files)
             other.update({"files": "", **content})
             return None
 
         def busy() -> str:
-            files = f" (it ingests {other['files']})" if other["files"] else ""
+            files = f" (from {other['files']})" if other["files"] else ""
             return (
                 f"another job writes {self.folder.dataset}{files}, and did not end within {wait:.0f} s; repeat the call "
                 "when it has ended, or wait longer"

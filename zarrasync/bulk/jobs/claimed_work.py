@@ -171,14 +171,11 @@ class ClaimedWork(PlannedWork):
             progress: Called with the number of bytes written since the last call. It raises if the task must stop.
             verify: Whether to read the values back and compare them.
         """
-        report = IngestReport()
-        for box in self.boxes[number]:
-            add_reports(report, self._run(self.write_box(box, progress, verify=verify)))
-        return report
+        return self._run(self.write_boxes(self.boxes[number], progress, verify=verify))
 
     @abstractmethod
-    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        """Write one box of a task; see ``write``."""
+    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+        """Write the boxes of a task; see ``write``."""
 
     @abstractmethod
     async def publish(self, *, verify: bool) -> JobReport:

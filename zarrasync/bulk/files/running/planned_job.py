@@ -30,7 +30,7 @@ from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
-from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.runs import Permit
@@ -75,7 +75,7 @@ class PlannedJob:
         plan: FilesPlan,
         handle: NodeHandle,
         claim: Claim,
-        wait: float = 600.0,
+        wait: float = WAIT_SECONDS,
         *,
         is_independent: bool = False,
         transaction: Transaction | None = None,

@@ -43,6 +43,12 @@ from zarrasync.transfer.threads import Progress
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
+_HEADERS_PER_CALL = 8
+_SHORT_SECONDS = 1.0
+"""Seconds in which this process reads headers itself, because others would import the libraries for them first."""
+WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
+_MOST_WAYS = 2
+"""Maximum number of ways to open files whose files a process keeps open for the next task."""
 
 
 def kept_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
@@ -217,11 +223,6 @@ class TaskRunner:
 # ------------------------------------------------------------------ this process and others
 
 
-_HEADERS_PER_CALL = 8
-_SHORT_SECONDS = 1.0
-"""Seconds in which this process reads headers itself, because others would import the libraries for them first."""
-
-
 class FileWorkers(Workers):
     """Workers that read headers and run the tasks of jobs with files, and this process with its open files.
 
@@ -359,10 +360,6 @@ class FileWorkers(Workers):
 
 
 # ------------------------------------------------------------------ in other processes
-
-
-WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
-_MOST_WAYS = 2
 
 
 def _same(store: Store) -> Store:

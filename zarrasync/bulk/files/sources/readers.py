@@ -48,6 +48,8 @@ _MOST_OPEN = 16
 _MOST_CHUNKED = 64
 """Maximum number of variables whose places of chunks are kept."""
 _MOST_PLACES = 1 << 19
+_MOST_BYTES = 8 << 30
+"""Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 
 
 class _Reader(Protocol):
@@ -292,10 +294,6 @@ def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
 
 
 # ------------------------------------------------------------------ local copies
-
-
-_MOST_BYTES = 8 << 30
-"""Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 
 
 class LocalCopies:

@@ -128,6 +128,11 @@ async def run_in_new_thread(function: Callable[[], T]) -> T:
     return await _result(outcome)
 
 
+async def run_blocking(function: Callable[[], T]) -> T:
+    """Run a function that makes blocking calls: here if this call is driven, otherwise on a new thread."""
+    return function() if driven() else await run_in_new_thread(function)
+
+
 async def iterate_in_worker(items: Iterator[T]) -> AsyncIterator[T]:
     """Step through a slow iterator without blocking the event loop."""
 

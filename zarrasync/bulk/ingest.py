@@ -14,6 +14,7 @@ import numpy as np
 
 from zarrasync import formats
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.offload import run_blocking
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.ingestion import run_ingestion
@@ -22,7 +23,6 @@ from zarrasync.bulk.files.records.journal import FILE, change_sources, read_sour
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.identify import has_magic, local_file, means_files, source_name
-from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import Source, creation_options, open_source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike

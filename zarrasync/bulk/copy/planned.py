@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import run_blocking
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.copy.nodes import (
@@ -25,7 +26,6 @@ from zarrasync.bulk.copy.nodes import (
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
-from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.display.progress import IngestReport, part_of

@@ -27,8 +27,9 @@ from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.overwrite_guard import contains
-from zarrasync.display.progress import JobProgress
+from zarrasync.display.progress import JobProgress, ignore_progress
 from zarrasync.display.text import counted, listed
 from zarrasync.errors import (
     CodecError,
@@ -160,7 +161,8 @@ class Job:
                 break
             permit = None if workers.is_local else self.claim.permit()
             try:
-                job.run_tasks(workers, report, permit, verify=verify, progress=progress)
+                numbers = job.unfinished(report, progress)
+                job.run_tasks(TaskRun(numbers, workers, permit, report, progress or ignore_progress, verify))
             except SourceFilesError as error:
                 complete_earlier_job(self.claim, self.handle)  # which restores rows that should have moved
                 if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():

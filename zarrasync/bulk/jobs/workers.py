@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync._concurrency.offload import run_blocking
 from zarrasync.bulk.jobs.engines import Processes, engine_of
-from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress

@@ -14,9 +14,8 @@ from zarrasync import AsyncArray, AsyncGroup, formats, sync
 from zarrasync import config as settings
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather
-from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync._concurrency.offload import compute, run_blocking, run_in_new_thread
 from zarrasync.bulk.jobs.claim import wait_for_jobs
-from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_targets import check_reach, is_dask_array

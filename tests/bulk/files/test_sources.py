@@ -381,3 +381,6 @@ async def test_how_often_a_hierarchy_is_listed(api: Api, tmp_path: Path, monkeyp
     await api(api.ingest_files(tmp_path / "a.zarr", tmp_path / "out.zarr"))
     assert listed.count(str(tmp_path / "a.zarr" / "v" / "c")) == 1
     np.testing.assert_array_equal(sync.open_array(tmp_path / "out.zarr", path="v")[...], group["v"][...])
+    listed.clear()
+    assert main(["ingest", "check", str(tmp_path / "a.zarr")]) == 0
+    assert listed.count(str(tmp_path / "a.zarr" / "v" / "c")) == 1

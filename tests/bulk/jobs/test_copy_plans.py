@@ -23,6 +23,7 @@ from zarrasync.errors import (
     UnsupportedOperation,
     WriteConflictError,
 )
+from zarrasync.testing import FaultyStore
 
 VALUES = np.arange(4000, dtype="f4").reshape(80, 50)
 
@@ -128,6 +129,23 @@ async def test_a_plan_that_is_abandoned(api: Api, source: Path, tmp_path: Path):
     await api(opened.run())
     await api(opened.finish())
     assert_copied(source, dest / "a" / "b")
+
+
+async def test_a_task_opens_each_array_once(api: Api):
+    memory, requests = stores.MemoryStore(), list[tuple[str, str]]()
+    sync.create_array(memory, path="x", data=np.arange(41 * 41).reshape(41, 41), chunks=(20, 20))
+
+    def note(operation: str, key: str) -> bool:
+        requests.append((operation, key))
+        return False
+
+    plan = await api(api.plan_copy(FaultyStore(memory, fails=note), {}, tasks=3))
+    (task,) = (task for task in plan.tasks if "5 parts" in task.name)
+    requests.clear()
+    await api(plan.run(task))
+    assert requests.count(("fetch", "x/zarr.json")) == 1
+    await api(plan.run())
+    await api(plan.finish())
 
 
 async def test_finish_needs_all_tasks(api: Api, source: Path, tmp_path: Path):

@@ -166,7 +166,7 @@ class PlannedWork(ABC):
         """
         report, claim = self.new_report(), self.claim
         if not numbers:
-            return report
+            return IngestReport() if self.tasks else report
         permit, sizes = claim.permit_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
         finished = claim.folder.finished(self.digest) & sizes.keys()
         report.skipped, name = len(finished), f"{self.kind} {job_name(self.store, self.path)}"

@@ -145,7 +145,7 @@ class CopyWork(ClaimedWork):
             await self._copy_arrays(report, progress, resume=resume, is_new=is_new, verify=verify, workers=workers)
             await self.end_writes(claim, workers)
             if not is_shown:
-                await create_copies(self._target, self._planned, resume=has_begun)
+                await create_copies(self._target, self._planned, resume=has_begun, at_once=True)
             await self._publish_rest(report, resume=resume, verify=verify)
 
     async def _copy_arrays(
@@ -194,7 +194,7 @@ class CopyWork(ClaimedWork):
         report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
         report.groups = len(self._planned) - report.arrays
         report.copied, report.nbytes = len(self.tasks), sum(task.nbytes for task in self.tasks)
-        await create_copies(self._target, self._planned, resume=True)
+        await create_copies(self._target, self._planned, resume=True, at_once=True)
         await self._publish_rest(report, resume=True, verify=verify)
         return report
 
@@ -208,4 +208,6 @@ class CopyWork(ClaimedWork):
         return node is not None
 
     async def erase(self) -> None:
+        below = [join(self.path, path) for path in self._planned if path]  # documents that a killed command has stored
+        await self.store.erase_values([key for path in below for key in self.format.document_keys(path)])
         await erase_chunks(self._target, self._planned)

@@ -7,6 +7,7 @@ next process.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import uuid
@@ -154,6 +155,16 @@ class Lease:
             except WriteConflictError as conflict:
                 await self.end()
                 await backoff.after(conflict)
+            except asyncio.CancelledError:
+                if not self.is_held:  # the request may have stored the entry
+                    await run_cleanup(self._withdraw)
+                raise
+
+    async def _withdraw(self) -> None:
+        """Remove the entry if it is stored, although it is not held."""
+        await self._read()
+        self.is_held = bool(self.entry)
+        await self.end()
 
     def _is_over(self, entry: Entry) -> bool:
         return self._observed.setdefault(repr(entry.get("id")), Observed()).is_over(entry)

@@ -21,6 +21,7 @@ from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.bulk.jobs.runs import Run
 from zarrasync.stores import Store
+from zarrasync.stores.leases import Entry, Lease
 
 
 class Distant(stores.WrapperStore):
@@ -176,6 +177,31 @@ def test_a_plan_that_is_cancelled_leaves_no_document():
     finally:
         CALL_FLAG.reset(token)
     assert bridge.run(store.list(), blocking=False) == []
+
+
+async def test_a_claim_that_is_cancelled_while_it_is_stored():
+    """Ctrl-C cancels the request, which the store may carry out all the same."""
+
+    class Unanswered(Distant):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            version = await self.inner.put(key, data, if_version=if_version)
+            self.looks.release()
+            await asyncio.Event().wait()
+            return version
+
+    async def choose(running: list[Entry], over: list[Entry]) -> list[Entry]:
+        return [lease.new_entry()]
+
+    memory = stores.MemoryStore()
+    store = Unanswered(memory)
+    lease = Lease(store, "a/claim", "a test")
+    entering = asyncio.ensure_future(lease.enter(choose, lambda: "busy", 0))
+    assert await asyncio.to_thread(store.looks.acquire, True, 30)
+    entering.cancel()
+    with pytest.raises(CancelledError):
+        await entering
+    assert not lease.is_held
+    assert memory.values == {}
 
 
 async def test_a_copy_that_is_cancelled_before_it_releases_its_claim():

@@ -55,6 +55,16 @@ async def test_layouts_of_single_arrays(api: Api, zarr_format: int):
     assert codecs["x"] == sync.open_array(dest, path="a/x").compressors
 
 
+async def test_sizes_of_numpy(api: Api):
+    write(source := {})
+    chunks = {"time": np.int64(6), "u": np.uint8(9), "a/u": {"time": np.int32(1)}}
+    with pytest.raises(ShapeError, match="no dimension 'u'"):
+        await api(api.copy(source, {}, chunks=chunks))
+    del chunks["u"]
+    await api(api.copy(source, dest := {}, chunks=chunks, shards={"time": np.int16(12)}))
+    assert layouts(dest) == {"a/t2m": ((6, 8), (12, 8)), "a/u": ((1, 8), (12, 8)), "a/x": ((8,), None)}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

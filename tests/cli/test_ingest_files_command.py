@@ -41,6 +41,18 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert_same(out, joined(paths))
 
 
+def test_processes(tmp_path: Path):
+    """0 stands for threads of this process, as for the other commands."""
+    paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
+    assert run(tmp_path / "nc/*.nc", out, "--concat", "time", "--processes", 0) == 0
+    assert_same(out, joined(paths))
+    plan = tmp_path / "plan.json"
+    assert run("plan", tmp_path / "nc/*.nc", tmp_path / "b.zarr", "--concat", "time", "--plan", plan) == 0
+    assert run("run", plan, "--processes", 0) == 0
+    assert run("finish", plan) == 0
+    assert_same(tmp_path / "b.zarr", joined(paths))
+
+
 def test_encoding(tmp_path: Path):
     write_days(tmp_path / "nc", range(2))
     (tmp_path / "encoding.json").write_text('{"t2m": {"dtype": "f8", "chunks": {"lat": 2}}}')

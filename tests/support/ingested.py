@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from zarrasync import config
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.ingestion import run_ingestion
 from zarrasync.bulk.files.parameters import parameters_of
+from zarrasync.bulk.files.records.plan import FilesPlan
+from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.stores import resolve
 
 
@@ -16,6 +20,16 @@ def ingest_in_tasks(sources: Any, store: Any, *, concat: str = "time", **argumen
     """Ingest files like ``sync.ingest``, in as many tasks as possible."""
     parameters = parameters_of(files=sources, store=store, concat=concat, tasks=1 << 20, **arguments)
     return run(run_ingestion(parameters), blocking=True)
+
+
+def work_of(plan: FilesPlan, store: Any) -> FilesWork:
+    """Return the commands of a plan, as another process opens them."""
+    return FilesWork(plan, NodePlace(resolve(store), plan.path), config.get())
+
+
+def run_all(work: FilesWork, *, verify: bool = False) -> None:
+    """Run all tasks of a plan in this process."""
+    work.run(range(len(work.tasks)), executor=None, verify=verify, progress=False)
 
 
 def journal_key(store: Any) -> str:

@@ -10,7 +10,7 @@ VARYING = (
     (r"[\d.]+ [KMG]?i?B as [\d.]+ [KMG]?i?B", "1.0 MiB as 1.0 MiB"),
     (r"[\d,]+ requests?", "1 request"),
     (r", \d+ conflicts?\b", ""),
-    (r" \(it ingests [^)]*\)", ""),
+    (r" \(from [^)]*\)", ""),
 )
 """Numbers that differ between runs and releases of libraries, renewals of a claim while it is changed, and files that a job has not
 yet found when it is stopped."""

@@ -17,11 +17,11 @@ from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, name_of
+from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, place_of
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.display.progress import ProgressLike
-from zarrasync.errors import MetadataError, NodeNotFoundError, WriteConflictError
+from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
@@ -148,7 +148,7 @@ class LostWork(PlannedWork):
     def tasks(self) -> Sequence[Task]:
         return ()
 
-    def to_json(self, root: str | None = None) -> dict[str, Any]:
+    def to_json(self, root: str | None = None) -> Never:
         raise self._error()
 
     def opened(self, credentials: Credentials) -> LostWork:
@@ -157,7 +157,13 @@ class LostWork(PlannedWork):
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> Never:
         raise self._error()
 
-    def finish(self, *, verify: bool) -> Never:
+    def run_tasks(self, run: TaskRun) -> Never:
+        raise self._error()
+
+    def is_finished(self, claim: Claim) -> Never:
+        raise self._error()
+
+    def complete(self, claim: Claim, *, is_finished: bool, verify: bool) -> Never:
         raise self._error()
 
     def _error(self) -> NodeNotFoundError:
@@ -166,17 +172,9 @@ class LostWork(PlannedWork):
             path=self.dest.path,
         )
 
-    def abandon(self) -> None:
-        store = self.dest.store
-        with Claim(store.notes, self.dest.path).of_plan(self.identity) as claim:
-            if claim.is_publishing or claim.is_committed:
-                raise WriteConflictError(
-                    f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published",
-                    key=self.dest.path,
-                )
-            claim.folder.forget_tasks()
-            if claim.found.get("is_new") and not store.checks_bounds:
-                bridge.run(self._erase(claim.found), blocking=store.blocking)
+    def drop(self, claim: Claim) -> None:
+        if claim.found.get("is_new") and not self.store.checks_bounds:
+            bridge.run(self._erase(claim.found), blocking=self.store.blocking)
 
     async def _erase(self, found: Mapping[str, Any]) -> None:
         """Erase the values of arrays whose documents are not stored."""

@@ -331,16 +331,26 @@ def select(array: sync.Array, text: str) -> sync.Selection:
 
 
 def add_executor(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Add the arguments.
+    """Add the options that choose where a job runs: ``--processes`` and ``--scheduler``, for ``executor_of``.
 
     Args:
         parser: The parser of a command.
         verb: What the command does.
     """
+    add_processes(parser, verb)
+    parser.add_argument("--scheduler", metavar="ADDRESS", help=f"{verb} on the dask cluster at this address")
+
+
+def add_processes(parser: argparse._ActionsContainer, verb: str) -> None:
+    """Add the option ``--processes``, which is 0 for threads of this process.
+
+    Args:
+        parser: The parser of a command, or a group of its arguments.
+        verb: What the command does.
+    """
     parser.add_argument(
         "--processes", type=count, default=0, metavar="N", help=f"{verb} in N processes (default: threads)"
     )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help=f"{verb} on the dask cluster at this address")
 
 
 @contextmanager
@@ -358,7 +368,7 @@ def executor_of(args: argparse.Namespace) -> Iterator[Any]:
 
 
 def add_monitoring(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options for progress, the report, metrics and spans, which ``monitored`` reads."""
     command.add_argument("--quiet", action="store_true", help="show no progress")
     command.add_argument(
         "--report", type=_report_file, metavar="FILE", help="also write the report to a file: .html, .json or .txt"

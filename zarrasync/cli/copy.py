@@ -75,8 +75,7 @@ def _copy(args: argparse.Namespace, console: Console) -> int:
             source_options=None if args.path else source_options,
             dest_options=options(args.dest_option),
         )
-    console.report(watch.report)
-    return 0
+    return console.report(watch.report)
 
 
 # ------------------------------------------------------------------ pyramid

@@ -15,8 +15,8 @@ from zarrasync.cli.arguments import (
     add_destination,
     add_layout,
     add_monitoring,
+    add_processes,
     add_several,
-    count,
     destination,
     monitored,
     options,
@@ -191,10 +191,8 @@ def add_arguments(command: argparse.ArgumentParser, verb: str = "write") -> None
     group.add_argument("--dims", metavar="DIM,…", help="the names of axes of .npy, .npz and HDF5 arrays without names")
     group.add_argument("--engine", help="xarray's engine for the files")
     add_several(group, "--engine-option", "NAME=VALUE", "an argument of xarray's engine")
-    group.add_argument("--processes", type=count, default=1, metavar="N", help="share the work among N processes")
-    group.add_argument(
-        "--wait", type=seconds, default=600.0, metavar="SECONDS", help="wait for another job (default: 600)"
-    )
+    add_processes(group, verb)
+    group.add_argument("--wait", type=seconds, metavar="SECONDS", help="wait for another job (default: 10 minutes)")
 
 
 def _are_many(args: argparse.Namespace) -> bool:
@@ -259,7 +257,7 @@ def files_parameters(args: argparse.Namespace, dest: Any, **others: Any) -> Para
     from zarrasync.bulk.files.parameters import parameters_of
 
     same = ["concat", "preprocess", "coordinate_tolerance", "optional", "append", "on_duplicate", "on_gap", "on_late"]
-    same += ["on_bad_file", "reserve", "decode", "dims", "engine", "wait", "verify"]
+    same += ["on_bad_file", "reserve", "decode", "dims", "engine", "verify"]
     return parameters_of(
         files=list(args.url),
         store=dest,
@@ -274,8 +272,9 @@ def files_parameters(args: argparse.Namespace, dest: Any, **others: Any) -> Para
         group=args.path,
         source_options=options(args.option),
         storage_options=options(args.dest_option),
-        executor=args.processes,
+        executor=args.processes or None,
         **{name: getattr(args, name) for name in same},
+        **({} if args.wait is None else {"wait": args.wait}),
         **_layout_of(args),
         **others,
     )

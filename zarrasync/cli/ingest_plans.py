@@ -15,6 +15,7 @@ from zarrasync.cli.arguments import (
     Commands,
     RedactingParser,
     add_monitoring,
+    add_processes,
     add_several,
     check_destination,
     count,
@@ -103,7 +104,7 @@ def _add_actions(commands: Commands) -> None:
         help="only this task, from 0 (may be repeated); auto: the number of this task of an array job of Slurm, Kubernetes "
         "or AWS Batch",
     )
-    run.add_argument("--processes", type=count, default=1, metavar="N", help="share the tasks among N processes")
+    add_processes(run, "run tasks")
     finish = commands(
         "finish",
         "check that all tasks of a plan have been run, and make the rows visible",
@@ -177,7 +178,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     with monitored(args) as watch:
         report = watch.report = plan.run(
             args.task,
-            executor=args.processes,
+            executor=args.processes or None,
             verify=args.verify,
             source_options=options(args.option),
             progress=watch.progress,

@@ -105,7 +105,7 @@ def _add_access(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--redirects", action="store_true", help="send clients to presigned URLs of the object store for stored keys"
     )
-    serve.add_argument("--hidden", action="store_true", help="serve names that begin with a dot, too")
+    serve.add_argument("--hidden", action="store_true", help="also serve names that begin with a dot")
     serve.add_argument("--follow-links", action="store_true", help="follow symbolic links out of the directory")
 
 
@@ -114,7 +114,7 @@ def _add_access(serve: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a process serves, and how.
+    """The settings of a server process.
 
     Attributes:
         stores: URLs by name; one with the name ``""``.

@@ -27,6 +27,7 @@ async def create_levels(
     create: Callable[[NodeHandle, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]],
     *,
     replaced: Iterable[str] = (),
+    is_root_last: bool = False,
 ) -> dict[str, AsyncArray | AsyncGroup]:
     """Create nodes level by level. Groups that were just created are not looked up again, and copies are updated once.
 
@@ -35,6 +36,8 @@ async def create_levels(
         paths: The paths of the nodes, including all groups above them.
         create: A function that creates a node, called with its handle and its relative path.
         replaced: The paths of nodes that are erased first, if they exist.
+        is_root_last: Whether to create the deepest level first, so that readers see all nodes at once. No other process may
+            create a node at the same place.
 
     Returns:
         The nodes by relative path.
@@ -44,6 +47,8 @@ async def create_levels(
 
     def handle_at(path: str) -> NodeHandle:
         parent_path, _, name = path.rpartition("/")
+        if path and is_root_last:
+            return without_copies.at(join(root.path, parent_path)).child(name)
         parent = created.get(parent_path) if path else None
         return (
             handle_of(parent).child(name)
@@ -60,7 +65,7 @@ async def create_levels(
     for path in paths:
         levels.setdefault(path.count("/") + bool(path), []).append(path)
     try:
-        for _, level in sorted(levels.items()):
+        for _, level in sorted(levels.items(), reverse=is_root_last):
             places += [join(root.path, path) for path in level]
             nodes = await gather([partial(create, handle_at(path), path) for path in level])
             created.update(zip(level, nodes, strict=True))

@@ -10,6 +10,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._util.memory import BudgetExceeded, OutputBudget
 from zarrasync.config import Config
 from zarrasync.errors import MetadataError, NodeTypeError, StoreError, UnsupportedOperation, ZarrError
+from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.stores import Request, Store, Value
 from zarrasync.stores.remote import TransientError
@@ -35,6 +36,24 @@ async def fetch_documents(
         if value is not None and len(value.data) > limit:
             raise MetadataError(f"cannot read {key}: the document has {len(value.data):,} bytes; {budget.origin}")
     return values
+
+
+def render_texts(format_: Format, path: str, metadata: Metadata) -> dict[str, str]:
+    """Return the documents of a node as strings, for plans."""
+    return {key: data.decode() for key, data in format_.render(path, metadata).items()}
+
+
+def parse_texts(format_: Format, path: str, texts: Mapping[str, str]) -> Metadata:
+    """Return the metadata of a node whose documents ``render_texts`` has returned.
+
+    Raises:
+        MetadataError: If the strings are not the documents of a node.
+    """
+    documents = {key: texts[key].encode() if key in texts else None for key in format_.document_keys(path)}
+    metadata = format_.parse(path, documents)
+    if metadata is None:
+        raise MetadataError(f"the plan is damaged: it has no document of /{path}")
+    return metadata
 
 
 def document_bytes(value: Value | None) -> bytes | None:

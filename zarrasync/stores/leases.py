@@ -7,6 +7,7 @@ next process.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import uuid
@@ -17,7 +18,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.backoff import ConflictBackoff, pause
-from zarrasync._concurrency.cancel import run_cleanup
+from zarrasync._concurrency.cancel import raise_if_cancelled, run_cleanup
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
@@ -128,6 +129,7 @@ class Lease:
         self._id, self.is_lost = uuid.uuid4().hex, False
         end, backoff, empty = clock.monotonic() + wait, ConflictBackoff(self._seconds, self._name), Observed()
         while True:
+            raise_if_cancelled()  # the thread of a job waits for a loop that does not know of its cancellation
             entries, version = await self._read()
             if not entries and version is not ABSENT:
                 # It is about to be erased, and never replaced: some stores cannot erase on condition.
@@ -153,6 +155,16 @@ class Lease:
             except WriteConflictError as conflict:
                 await self.end()
                 await backoff.after(conflict)
+            except asyncio.CancelledError:
+                if not self.is_held:  # the request may have stored the entry
+                    await run_cleanup(self._withdraw)
+                raise
+
+    async def _withdraw(self) -> None:
+        """Remove the entry if it is stored, although it is not held."""
+        await self._read()
+        self.is_held = bool(self.entry)
+        await self.end()
 
     def _is_over(self, entry: Entry) -> bool:
         return self._observed.setdefault(repr(entry.get("id")), Observed()).is_over(entry)

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync import FileOptions, sync
+from zarrasync import FileOptions, stores, sync
+from zarrasync.bulk.files.ingestion import run_ingestion
+from zarrasync.bulk.files.parameters import parameters_of
+from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.errors import NodeExistsError, ShapeError, UnsupportedOperation, WriteConflictError
 
 xr = pytest.importorskip("xarray")
@@ -139,6 +142,24 @@ async def test_names_and_dimensions_of_archives(api: Api):
     np.savez("c.npz", a=np.zeros(2, [("x", "f4")]))
     with pytest.raises(ShapeError, match="it has the fields x"):
         await api(api.ingest_files("c.npz", {}))
+
+
+async def test_a_group_without_variables_waits_for_other_jobs(tmp_path: Path):
+    """Replacing the dataset of another job would erase it."""
+    source = sync.create_group(tmp_path / "source.zarr", attributes={"a": 1})
+    source.create_array("inner/x", data=np.arange(4), dimension_names=("x",))
+    out = tmp_path / "out.zarr"
+    sync.create_array(out, path="precious", data=np.arange(3))
+    claim = Claim(stores.LocalStore(out), "")
+    claim.acquire(0)
+    replacement = parameters_of(files=tmp_path / "source.zarr", store=out, mode="w", wait=0)
+    with pytest.raises(WriteConflictError, match="another job writes / in"):
+        await run_ingestion(replacement)
+    np.testing.assert_array_equal(sync.load(out, path="precious"), np.arange(3))
+    claim.release()
+    await run_ingestion(replacement)
+    assert sync.open_group(out).attrs["a"] == 1
+    assert not (out / ".ingest").exists()
 
 
 async def test_all_groups_of_a_file(api: Api):

@@ -89,6 +89,7 @@ def test_commands(folder: Path, path: str, capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_tasks_in_other_processes(folder: Path):
     """Several tasks run at a time; one of them is started twice."""
     paths, place = write_days(folder / "nc", range(6)), folder / "repo"

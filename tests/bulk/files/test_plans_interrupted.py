@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.running.planned_job import PlannedJob
+from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.jobs import claim as claims
@@ -30,7 +29,7 @@ from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 from tests.support.dying import dying_store, in_child, names
-from tests.support.ingested import read_journal
+from tests.support.ingested import read_journal, run_all, work_of
 from tests.support.netcdf import assert_same, day, joined, visible_length, write_days
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
@@ -50,13 +49,13 @@ def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bo
 
 def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
     plan = FilesPlan.from_json(json.loads(file.read_text()))
-    job = PlannedJob.of(plan, dying_store(out, puts), za.config.get())
+    work = work_of(plan, dying_store(out, puts))
     if action == "run":
-        job.run_independently(FileWorkers())
+        run_all(work)
     elif action == "finish":
-        job.finish()
+        work.finish(verify=False)
     else:
-        job.abandon()
+        work.abandon()
 
 
 @pytest.mark.processes
@@ -182,42 +181,42 @@ def test_a_store_without_claims_has_no_plans(tmp_path: Path):
 
 def test_a_plan_for_existing_rows(tmp_path: Path):
     """The dataset contains its files in any case, so that does not show whether the plan was finished."""
-    dataset, path, jobs = day(0).assign(count=("time", np.arange(24))), tmp_path / "day0.nc", list[PlannedJob]()
+    dataset, path, jobs = day(0).assign(count=("time", np.arange(24))), tmp_path / "day0.nc", list[FilesWork]()
     dataset.to_netcdf(path)
     store = stores.LocalStore(tmp_path / "out.zarr")
     sync.ingest(path, store, concat="time")
     for name in ("t2m", "count"):  # the plan contains the values of the second one
         sync.open_array(store, path=name, mode="r+")[:] = -1
 
-    def make() -> PlannedJob:
+    def make() -> FilesWork:
         plan, _ = make_job(parameters_of(files=[path], store=store, concat="time", region="auto")).plan_only(
             FileWorkers()
         )
         assert plan is not None
         assert {array.name for array in plan.arrays if array.kind == "inline"} == {"count", "time"}
-        jobs.append(PlannedJob.of(plan, store, za.config.get()))
+        jobs.append(work_of(plan, store))
         return jobs[-1]
 
-    def check_unfinished(job: PlannedJob) -> None:
+    def check_unfinished(job: FilesWork) -> None:
         with pytest.raises(NodeNotFoundError, match="have not been run"):
-            job.finish()
+            job.finish(verify=False)
         job.abandon()
         with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
-            job.finish()
+            job.finish(verify=False)
 
     check_unfinished(make())
-    make().run_independently(FileWorkers())
+    run_all(make())
     report = jobs[-1].finish(verify=True)
     assert "the plan was finished before" not in report.notes
     assert_same(store.root, dataset)
     for _ in range(2):
-        assert "the plan was finished before" in jobs[-1].finish().notes
-    assert make().plan.digest == jobs[0].plan.digest  # it is made again, so it is not finished any more
+        assert "the plan was finished before" in jobs[-1].finish(verify=False).notes
+    assert make().digest == jobs[0].digest  # it is made again, so it is not finished any more
     assert "finished" not in read_journal(store)
     check_unfinished(jobs[-1])
-    make().run_independently(FileWorkers())
-    assert "the plan was finished before" not in jobs[-1].finish().notes
-    assert "the plan was finished before" in jobs[0].finish().notes
+    run_all(make())
+    assert "the plan was finished before" not in jobs[-1].finish(verify=False).notes
+    assert "the plan was finished before" in jobs[0].finish(verify=False).notes
 
 
 def test_an_abandoned_plan_is_not_finished_by_another_job(tmp_path: Path):
@@ -238,13 +237,13 @@ def test_a_finish_of_a_plan_for_existing_rows_is_killed(tmp_path: Path):
     request = parameters_of(files=[path], store=stores.LocalStore(out), concat="time", region="auto")
 
     def finish(puts: int) -> list[str]:
-        return PlannedJob.of(plan, dying_store(out, puts), za.config.get()).finish().notes
+        return work_of(plan, dying_store(out, puts)).finish(verify=False).notes
 
     for puts in itertools.count():
         sync.open_array(out, path="t2m", mode="r+")[:] = -1
         plan, _ = make_job(request).plan_only(FileWorkers())
         assert plan is not None
-        PlannedJob.of(plan, request.store, za.config.get()).run_independently(FileWorkers())
+        run_all(work_of(plan, request.store))
         is_killed = in_child(finish, puts) != 0
         is_open = (out / ".ingest/claim").exists()
         assert ("the plan was finished before" in finish(NEVER)) == (not is_open)
@@ -285,10 +284,10 @@ def test_the_error_is_raised_if_the_claim_is_gone(tmp_path: Path, is_planned: bo
         return
     plan, _ = make_job(parameters_of(files=[path], store=store, concat="time")).plan_only(FileWorkers())
     assert plan is not None
-    job = PlannedJob.of(plan, store, za.config.get())
-    job.run_independently(FileWorkers())
+    work = work_of(plan, store)
+    run_all(work)
     with pytest.raises(StoreError, match="the disk is full"):
-        job.finish()
+        work.finish(verify=False)
 
 
 @pytest.mark.processes
@@ -327,12 +326,13 @@ def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr
     plan, _ = make_job(request).plan_only(FileWorkers())
     assert plan is not None
     store = stores.MemoryStore(out)
-    PlannedJob.of(plan, store, za.config.get()).run_independently(FileWorkers())
-    PlannedJob.of(plan, store, za.config.get()).finish()
+    work = work_of(plan, store)
+    run_all(work)
+    work.finish(verify=False)
     options: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
     sync.ingest(str(tmp_path / "1.npy"), out, **options)
     expected = dict(out)
-    PlannedJob.of(plan, store, za.config.get()).publish()
+    work.job(work.claim).publish()
     assert sync.open_array(out, path="values").shape == (2, 2, 3)
     report = sync.ingest(str(tmp_path / "*.npy"), out, **options)
     assert isinstance(report, FilesReport)

@@ -24,21 +24,19 @@ for _package in ("cftime", "h5netcdf", "h5py", "netCDF4", "xarray", "zarr"):
     pytest.importorskip(_package, reason="writes the files, or reads the result")
 import xarray as xr
 
-import zarrasync as za
 from tests.bulk.files.random_files import Field, meaning
 from tests.bulk.files.random_jobs import Job, jobs
 from tests.bulk.files.random_model import Model, Refused, Source
 from tests.property.other_readers import zarr_python_store
+from tests.support.ingested import work_of
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.ingestion import make_job, run_ingestion
 from zarrasync.bulk.files.parameters import Parameters, parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES
 from zarrasync.errors import ZarrError
-from zarrasync.stores import resolve
 
 pytestmark = pytest.mark.random
 
@@ -138,9 +136,8 @@ class _Run:
             assert made is not None
             plan = FilesPlan.from_json(json.loads(json.dumps(made.to_json())))
             for number in range(len(plan.parts)):
-                job = PlannedJob.of(plan, resolve(self.store), za.config.get())
-                job.run_independently(workers, [number], verify=request.verify)
-        PlannedJob.of(plan, resolve(self.store), za.config.get()).finish(verify=request.verify)
+                work_of(plan, self.store).run([number], executor=None, verify=request.verify, progress=False)
+        work_of(plan, self.store).finish(verify=request.verify)
 
     def repeat(self, sources: Sequence[Source], options: dict[str, Any], **more: Any) -> None:
         """Ingest the same files again, which changes nothing."""

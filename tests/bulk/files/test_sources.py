@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections import Counter
 from contextlib import ExitStack, nullcontext
@@ -221,6 +222,23 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
 
 
 @pytest.mark.servers
+def test_copies_without_a_folder_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The next call does not wait for the one that has failed."""
+    (tmp_path / "0.nc").write_bytes(bytes(1000))
+    with http_server(tmp_path) as server:
+        (file,), copies, paths = find_files([f"{server}/0.nc"], {}), LocalCopies({}), list[str]()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        with pytest.raises(FileNotFoundError):
+            copies.acquire(file)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        again = threading.Thread(target=lambda: paths.append(copies.acquire(file)), daemon=True)
+        again.start()
+        again.join(30)
+        assert [Path(path).stat().st_size for path in paths] == [1000]
+        copies.close()
+
+
+@pytest.mark.servers
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only /proc lists the open files of a process")
 @pytest.mark.parametrize("kind", ["netcdf3", "netcdf4"])
 def test_deleted_copies_are_not_kept_open(tmp_path: Path, kind: str):
@@ -363,3 +381,6 @@ async def test_how_often_a_hierarchy_is_listed(api: Api, tmp_path: Path, monkeyp
     await api(api.ingest_files(tmp_path / "a.zarr", tmp_path / "out.zarr"))
     assert listed.count(str(tmp_path / "a.zarr" / "v" / "c")) == 1
     np.testing.assert_array_equal(sync.open_array(tmp_path / "out.zarr", path="v")[...], group["v"][...])
+    listed.clear()
+    assert main(["ingest", "check", str(tmp_path / "a.zarr")]) == 0
+    assert listed.count(str(tmp_path / "a.zarr" / "v" / "c")) == 1

@@ -10,12 +10,11 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.covering import covering
+from tests.support.ingested import run_all, work_of
 from zarrasync import stores, sync
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
-from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.tasks import FileWorkers
-from zarrasync.config import Config
 from zarrasync.errors import ShapeError
 
 OPTIONS: dict[str, Any] = {"concat": "row", "dims": "row", "append": True}
@@ -78,7 +77,7 @@ def test_a_task_of_a_plan_finds_a_string_that_is_too_long(tmp_path: Path):
     )
     assert plan is not None
     with pytest.raises(ShapeError, match="'names' has a string of 4 characters"):
-        PlannedJob.of(plan, store, Config()).run_independently(FileWorkers())
+        run_all(work_of(plan, store))
 
 
 async def test_labels(api: Api, tmp_path: Path):

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import zarrasync as za
 from tests.support.api import Api
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import config, sync
@@ -24,7 +23,6 @@ from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, FileVariable, Part, Segment
 from zarrasync.bulk.files.running import tasks
-from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import identity_of
@@ -32,7 +30,7 @@ from zarrasync.errors import ChecksumError
 
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-from tests.support.ingested import read_journal
+from tests.support.ingested import read_journal, run_all, work_of
 from tests.support.netcdf import assert_same, joined, write_days
 
 
@@ -155,11 +153,10 @@ def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
     assert plan is not None
     plan = FilesPlan.from_json(plan.to_json())
     store = job.handle.store
-    PlannedJob.of(plan, store, za.config.get()).run_independently(FileWorkers(), verify=True)
+    run_all(work_of(plan, store), verify=True)
     for _ in range(3):
-        again = PlannedJob.of(plan, store, za.config.get())
         with pytest.raises(ChecksumError, match=r"time\[.*differs from the files"):
-            again.finish(verify=True)
+            work_of(plan, store).finish(verify=True)
         assert not (out / "zarr.json").exists()
 
 

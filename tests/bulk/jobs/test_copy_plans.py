@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import subprocess
@@ -20,9 +21,11 @@ from zarrasync.errors import (
     NodeExistsError,
     NodeNotFoundError,
     ShapeError,
+    StoreError,
     UnsupportedOperation,
     WriteConflictError,
 )
+from zarrasync.testing import FaultyStore
 
 VALUES = np.arange(4000, dtype="f4").reshape(80, 50)
 
@@ -128,6 +131,23 @@ async def test_a_plan_that_is_abandoned(api: Api, source: Path, tmp_path: Path):
     await api(opened.run())
     await api(opened.finish())
     assert_copied(source, dest / "a" / "b")
+
+
+async def test_a_task_opens_each_array_once(api: Api):
+    memory, requests = stores.MemoryStore(), list[tuple[str, str]]()
+    sync.create_array(memory, path="x", data=np.arange(41 * 41).reshape(41, 41), chunks=(20, 20))
+
+    def note(operation: str, key: str) -> bool:
+        requests.append((operation, key))
+        return False
+
+    plan = await api(api.plan_copy(FaultyStore(memory, fails=note), {}, tasks=3))
+    (task,) = (task for task in plan.tasks if "5 parts" in task.name)
+    requests.clear()
+    await api(plan.run(task))
+    assert requests.count(("fetch", "x/zarr.json")) == 1
+    await api(plan.run())
+    await api(plan.finish())
 
 
 async def test_finish_needs_all_tasks(api: Api, source: Path, tmp_path: Path):
@@ -259,3 +279,40 @@ async def test_the_state_of_jobs_is_no_member(api: Api, tmp_path: Path):
     assert store.reset().absent <= 2
     with pytest.raises(NodeNotFoundError, match=r"Members of /: x\."):
         await api(api.open(store, path="y"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("is_planned", [False, True])
+async def test_readers_see_all_nodes_at_once(api: Api, source: Path, zarr_format: int, is_planned: bool):
+    memory, seen = stores.MemoryStore(), list[list[str]]()
+
+    def look(operation: str, key: str) -> bool:
+        with contextlib.suppress(NodeNotFoundError):
+            seen.append([path for path, _ in sync.open_group(memory).members(None)])
+        return False
+
+    dest = FaultyStore(memory, fails=look)
+    if is_planned:
+        plan = await api(api.plan_copy(source, dest, zarr_format=zarr_format))
+        await api(plan.run())
+        await api(plan.finish())
+    else:
+        await api(api.copy(source, dest, zarr_format=zarr_format))
+    assert seen
+    assert all(sorted(names) == ["inner", "inner/sparse", "scalar", "x"] for names in seen)
+
+
+async def test_a_plan_that_is_abandoned_after_finish_has_failed(api: Api, source: Path):
+    """The documents that it has stored are erased with the values."""
+    memory, is_down = stores.MemoryStore(), False
+    dest = FaultyStore(memory, fails=lambda operation, key: is_down and (operation, key) == ("put", "zarr.json"))
+    plan = await api(api.plan_copy(source, dest))
+    await api(plan.run())
+    is_down = True
+    with pytest.raises(StoreError):
+        await api(plan.finish())
+    assert "x/zarr.json" in memory.values
+    is_down = False
+    await api(plan.abandon())
+    assert memory.values == {}
+    await api(api.copy(source, dest))

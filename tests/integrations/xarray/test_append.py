@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.errors import ShapeError, StoreError
-from zarrasync.testing import LatencyStore
+from zarrasync.testing import FaultyStore, LatencyStore
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -233,3 +234,48 @@ def test_bounds_without_units_get_those_of_their_coordinate(zarr_format: Any):
     expected = xr.concat([intervals(0), intervals(2)], "t")
     xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync"), expected)
     assert "units" not in sync.open_array(store, path="t_bounds").attrs
+
+
+def test_rows_that_were_never_reserved_are_not_added_after_a_failure():
+    """Another writer has removed all rows in the meantime."""
+    memory = stores.MemoryStore()
+    write_dataset(xr.Dataset({"v": ("time", np.zeros(2)), "c": 1.0}), memory)
+
+    def fails(operation: str, key: str) -> bool:
+        if (operation, key) == ("put", "c/c"):
+            sync.open_array(memory, path="v", mode="r+").resize((0,))
+            return True
+        return False
+
+    with pytest.raises(StoreError):
+        write_dataset(
+            xr.Dataset({"v": ("time", np.zeros(0)), "c": 2.0}), FaultyStore(memory, fails=fails), append_dim="time"
+        )
+    assert sync.open_array(memory, path="v").shape == (0,)
+
+
+def test_claims_of_all_groups_are_released_or_left():
+    """If one cannot be released, no thread renews it or another one any more."""
+
+    def tree(start: int) -> Any:
+        labels = np.arange(start, start + 2)
+        group = xr.Dataset({"v": ("time", labels + 0.5)}, {"time": labels})
+        return xr.DataTree.from_dict({"/": xr.Dataset(), "/a": group, "/b": group})
+
+    memory = stores.MemoryStore()
+    write_dataset(tree(0), memory)
+    erased = list[str]()
+
+    def fails(operation: str, key: str) -> bool:
+        """The removal of the first claim."""
+        erased.extend([key] * (operation == "erase" and key.endswith("/.appends")))
+        return operation == "erase" and [key] == erased
+
+    with pytest.raises(StoreError):
+        write_dataset(tree(2), FaultyStore(memory, fails=fails), append_dim="time")
+    assert sorted(erased) == ["a/time/.appends", "b/time/.appends"]
+    assert [thread.name for thread in threading.enumerate() if "lease" in thread.name] == []
+    write_dataset(tree(2), memory, append_dim="time", on_duplicate="skip")
+    write_dataset(tree(4), memory, append_dim="time")
+    assert [key for key in memory.values if "appends" in key] == []
+    assert xr.open_datatree(memory, engine="zarrasync")["b"].time.values.tolist() == list(range(6))

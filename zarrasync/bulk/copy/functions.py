@@ -12,7 +12,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync.bulk.copy.nodes import Nodes, check_free, check_names, consolidated_groups, plan_copies, plan_files
-from zarrasync.bulk.copy.planned import CopyWork, render_texts
+from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Output, make_tasks
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
@@ -29,6 +29,7 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import SourceLike, all_members, handle_of, resolve_source, store_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create import bind_format
+from zarrasync.nodes.documents import render_texts
 from zarrasync.nodes.functions import CodecsLike, open
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store

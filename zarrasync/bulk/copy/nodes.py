@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from zarrasync import formats
@@ -116,6 +117,7 @@ async def create_copies(
     overwrite: bool = False,
     resume: bool = False,
     erase_leftovers: bool = False,
+    at_once: bool = False,
 ) -> None:
     """Create the nodes of a copy.
 
@@ -125,6 +127,8 @@ async def create_copies(
         overwrite: Whether to replace an existing node.
         resume: Whether to open nodes that an interrupted run has created.
         erase_leftovers: Whether to erase chunks that lie at the place of a new array.
+        at_once: Whether to store the documents of the copied node last, so that readers see all nodes at once. In formats
+            whose groups need no documents, they see them one by one in any case.
 
     Raises:
         NodeExistsError: If another node exists.
@@ -145,7 +149,9 @@ async def create_copies(
         with suppress(UnsupportedOperation):
             listed = await run_on_store(target.with_listing, target.store)
     with in_terms_of(*(_INSTEAD_OF_RESUME if resume else OR_RESUME)):
-        await run_on_store(partial(create_levels, listed, planned, create), target.store)
+        is_root_last = at_once and not target.format.implicit_groups
+        creation = partial(create_levels, listed, planned, create, is_root_last=is_root_last)
+        await run_on_store(creation, target.store)
 
 
 async def clear_place(target: NodeHandle, planned: Mapping[str, Metadata], *, overwrite: bool) -> bool:
@@ -282,7 +288,7 @@ def check_names(changes: LayoutChanges, arrays: Mapping[str, ArrayMetadata]) -> 
         if not isinstance(shape, Mapping):
             continue
         for name, value in shape.items():
-            if isinstance(value, int):
+            if isinstance(value, Integral):
                 _check(parameter, "dimension", name, dims)
                 continue
             _check(parameter, "array", name, arrays)
@@ -310,8 +316,8 @@ def _shape(value: Any, path: str, metadata: ArrayMetadata, present: tuple[int, .
     own = value.get(path)
     if own is None and path in value:
         return None
-    if own is None or isinstance(own, int):
-        own = {dim: size for dim, size in value.items() if isinstance(size, int)}
+    if own is None or isinstance(own, Integral):
+        own = {dim: int(size) for dim, size in value.items() if isinstance(size, Integral)}
     if not isinstance(own, Mapping):
         return own
     names = axis_names(metadata) or ()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import groupby
 from typing import Any
 
 from zarrasync._concurrency.gather import for_each
@@ -26,15 +27,14 @@ from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.reports import CopyReport
+from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.display.progress import IngestReport, part_of
-from zarrasync.errors import MetadataError, NodeExistsError, ShapeError
-from zarrasync.formats import Format
+from zarrasync.errors import NodeExistsError, ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.documents import Metadata
+from zarrasync.nodes.documents import Metadata, parse_texts, render_texts
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.group import make_node
@@ -73,14 +73,18 @@ class CopyWork(ClaimedWork):
 
     @cached_property
     def _planned(self) -> dict[str, Metadata]:
-        return {path: _parse(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
+        return {path: parse_texts(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
 
     async def prepare(self) -> None:
         await clear_place(self._target, self._planned, overwrite=self.overwrite)
 
-    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        copy = ArrayCopy(await self._array(box.array), self._copy_of(box.array), box.region)
-        return await copy.run(progress, verify=verify)
+    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+        report = IngestReport()
+        for path, parts in groupby(boxes, lambda box: box.array):
+            source, target = await self._array(path), self._copy_of(path)
+            for part in parts:
+                add_reports(report, await ArrayCopy(source, target, part.region).run(progress, verify=verify))
+        return report
 
     async def _array(self, path: str) -> AsyncArray:
         """Return an array of the source."""
@@ -141,7 +145,7 @@ class CopyWork(ClaimedWork):
             await self._copy_arrays(report, progress, resume=resume, is_new=is_new, verify=verify, workers=workers)
             await self.end_writes(claim, workers)
             if not is_shown:
-                await create_copies(self._target, self._planned, resume=has_begun)
+                await create_copies(self._target, self._planned, resume=has_begun, at_once=True)
             await self._publish_rest(report, resume=resume, verify=verify)
 
     async def _copy_arrays(
@@ -190,7 +194,7 @@ class CopyWork(ClaimedWork):
         report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
         report.groups = len(self._planned) - report.arrays
         report.copied, report.nbytes = len(self.tasks), sum(task.nbytes for task in self.tasks)
-        await create_copies(self._target, self._planned, resume=True)
+        await create_copies(self._target, self._planned, resume=True, at_once=True)
         await self._publish_rest(report, resume=True, verify=verify)
         return report
 
@@ -204,17 +208,6 @@ class CopyWork(ClaimedWork):
         return node is not None
 
     async def erase(self) -> None:
+        below = [join(self.path, path) for path in self._planned if path]  # documents that a killed command has stored
+        await self.store.erase_values([key for path in below for key in self.format.document_keys(path)])
         await erase_chunks(self._target, self._planned)
-
-
-def render_texts(format_: Format, path: str, metadata: Metadata) -> dict[str, str]:
-    """Return the documents of a node as strings."""
-    return {key: data.decode() for key, data in format_.render(path, metadata).items()}
-
-
-def _parse(format_: Format, path: str, texts: Mapping[str, str]) -> Metadata:
-    documents = {key: texts[key].encode() if key in texts else None for key in format_.document_keys(path)}
-    metadata = format_.parse(path, documents)
-    if metadata is None:
-        raise MetadataError(f"the plan of the copy is damaged: it has no document of /{path}")
-    return metadata

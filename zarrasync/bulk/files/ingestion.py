@@ -126,12 +126,12 @@ def check_ingestion(parameters: Parameters) -> CheckReport:
     """Return all problems of files, without a destination. Without ``concat``, the dimension is that along which they differ."""
     with redacted_errors(*parameters.confidential), closing(FileWorkers(parameters.executor)) as workers:
         own = replace(parameters, store=MemoryStore(), on_bad_file="skip")
-        files = find_files(own.files, own.source.storage_options, {}) if own.concat is None else []
-        if len(files) > 1:
+        found = _find(own)
+        if own.concat is None and len(found[0]) > 1:
             opened = workers.local_files(own.reader, settings.get())
-            headers = (header for file in files for header in opened.headers([file]) if header.error is None)
+            headers = (header for file in found[0] for header in opened.headers([file]) if header.error is None)
             own = replace(own, concat=_differing_dimension([*islice(headers, 2)]))
-        return make_job(own, is_one_group=False).check(workers)
+        return make_job(own, found, is_one_group=False).check(workers)
 
 
 def _differing_dimension(headers: Sequence[FileHeader]) -> str:

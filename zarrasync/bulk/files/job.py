@@ -27,8 +27,9 @@ from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.overwrite_guard import contains
-from zarrasync.display.progress import JobProgress
+from zarrasync.display.progress import JobProgress, ignore_progress
 from zarrasync.display.text import counted, listed
 from zarrasync.errors import (
     CodecError,
@@ -79,7 +80,7 @@ class Job:
             distinct.setdefault(file.recorded.url, file)
         self._files, others = [*distinct.values()], len(files) - len(distinct)
         self._notes = [f"{counted(others, 'file')} left out: other names of the same files"] * bool(others)
-        self._parameters, self._mode, self._wait = parameters, parameters.mode, parameters.wait
+        self._parameters = parameters
         self.claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
         self._bad = dict(missing)
@@ -96,14 +97,15 @@ class Job:
         return found if any(found.values()) else {"": True}
 
     def store_empty_group(self, workers: FileWorkers) -> FilesReport:
-        """Store the group of a file that has no variables: its attributes."""
+        """Store the group of a file that has no variables: its attributes. Call it in the context of the claim."""
+        self._acquire(workers)
         (header,) = workers.headers(self._files, self._parameters.reader, self.handle.config)
         if header.error is not None:
             raise header.error
 
         async def store() -> None:
             handle = self.handle
-            mode: Any = self._mode if self._mode in ("w", "w-") else "a"
+            mode: Any = self._parameters.mode if self._parameters.mode in ("w", "w-") else "a"
             opened = open_group(
                 handle.store, path=handle.path, mode=mode, zarr_format=handle.format.zarr_format, config=handle.config
             )
@@ -120,8 +122,19 @@ class Job:
         name = "append" if self._parameters.append else "region" if self._parameters.region is not None else ""
         return [("mode='w'", f"mode='w' instead of {name}")] if name else []
 
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether an existing dataset is erased before the files are ingested."""
+        return self._parameters.mode == "w"
+
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
+
+    def _acquire(self, workers: FileWorkers) -> None:
+        """Keep other jobs away from the destination until the context of the claim ends."""
+        self.claim.acquire(self._parameters.wait)
+        if not workers.is_local:
+            self.claim.folder.is_own = False
 
     def run(
         self,
@@ -138,9 +151,7 @@ class Job:
             progress: The progress of the job, whose size is set after planning.
         """
         begin = clock.monotonic()
-        self.claim.acquire(self._wait)
-        if not workers.is_local:
-            self.claim.folder.is_own = False
+        self._acquire(workers)
         while True:
             with in_terms_of(*self._advice):
                 job, report = self._plan(workers, is_short=workers.is_local)
@@ -150,7 +161,8 @@ class Job:
                 break
             permit = None if workers.is_local else self.claim.permit()
             try:
-                job.run_tasks(workers, report, permit, verify=verify, progress=progress)
+                numbers = job.unfinished(report, progress)
+                job.run_tasks(TaskRun(numbers, workers, permit, report, progress or ignore_progress, verify))
             except SourceFilesError as error:
                 complete_earlier_job(self.claim, self.handle)  # which restores rows that should have moved
                 if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():
@@ -198,7 +210,7 @@ class Job:
                 save(job.plan, report)
                 return job.plan, report
         with self.claim:
-            self.claim.acquire(self._wait)
+            self.claim.acquire(self._parameters.wait)
             self.claim.folder.is_own = False
             with in_terms_of(*self._advice):
                 job, report = self._plan(workers, save)
@@ -252,13 +264,12 @@ class Job:
         From now on the claim belongs to this plan. The result of an interrupted job is published before, but a dataset
         that will be replaced is not changed before all headers were read.
         """
-        is_replaced = self._mode == "w"
-        notes = [] if is_replaced else complete_earlier_job(self.claim, self.handle)
+        notes = [] if self._is_replaced else complete_earlier_job(self.claim, self.handle)
         job, report, files, target = self._make_plan(workers)
         report.notes[:0] = notes
         if job is None:
             return None, report
-        complete_earlier_job(self.claim, self.handle, is_replaced=is_replaced)
+        complete_earlier_job(self.claim, self.handle, is_replaced=self._is_replaced)
         plan = job.plan
         if self._transaction is None:
             self._check_unfinished(plan)
@@ -266,7 +277,7 @@ class Job:
         if is_another:
             self.claim.folder.forget_tasks()
         save(plan, report)
-        if is_another and self._mode == "w":
+        if is_another and self._is_replaced:
             self._erase()
         if plan.is_new:
             self._refuse_members(plan)
@@ -286,9 +297,9 @@ class Job:
     def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile], Target]:
         """Return the job with its plan, a report without counts, the files that are new, and the destination. Change nothing."""
         parameters = self._parameters
-        if self._mode == "w":
+        if self._is_replaced:
             self._refuse_own_sources()
-        target = self._run(read_target(self.handle, parameters.dim)) if self._mode != "w" else Target(self.handle)
+        target = Target(self.handle) if self._is_replaced else self._run(read_target(self.handle, parameters.dim))
         if parameters.reader.labels is None:
             target.labels = None
         self._check_destination(target)
@@ -327,20 +338,20 @@ class Job:
         report.files, report.rows, report.notes = len(plan.files), plan.rows, [*report.notes, *plan.notes]
         report.left_out += plan.left_out
         plan = replace(plan, left_out=report.left_out)
-        job = PlannedJob(plan, target.handle, self.claim, self._wait, transaction=self._transaction)
+        job = PlannedJob(plan, target.handle, self.claim, self._parameters.wait, transaction=self._transaction)
         return job, report, files, target
 
     # -------------------------------------------------------------- checks
 
     def _check_destination(self, target: Target) -> None:
         needs, is_there = self._parameters.region is not None, target.group is not None
-        if (self._mode == "r+" or needs) and not is_there:
+        if (self._parameters.mode == "r+" or needs) and not is_there:
             raise NodeNotFoundError(
                 f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}",
                 path=self.handle.path,
                 store=repr(self.handle.store),
             )
-        if self._mode == "w-" and is_there:
+        if self._parameters.mode == "w-" and is_there:
             raise self._exists("a group exists at {place}; pass mode='w' to replace it")
         if is_there and target.journal.dim not in ("", self._parameters.dim):
             raise self._exists(
@@ -383,7 +394,7 @@ class Job:
     def _check_unfinished(self, plan: FilesPlan) -> None:
         """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""
         found = self.claim.found
-        if plan.is_new and self._mode != "w" and found.get("is_new") and found.get("plan") != plan.digest:
+        if plan.is_new and not self._is_replaced and found.get("is_new") and found.get("plan") != plan.digest:
             if found.get("request") == self._request:  # of which files were found to be bad, or have changed since
                 self._run(erase_arrays(self.handle, found.get("arrays", ())))
                 return

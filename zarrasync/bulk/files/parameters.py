@@ -12,6 +12,7 @@ from typing import Any, Literal
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
 from zarrasync.bulk.files.sources.name_labels import check_pattern
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS
 from zarrasync.display.progress import ProgressLike
 from zarrasync.metadata.create import check_options
 
@@ -67,7 +68,7 @@ class Parameters:
     storage_options: Mapping[str, Any] | None = None
     config: Any = None
     tasks: int = 0
-    wait: float = 600.0
+    wait: float = WAIT_SECONDS
     small_bytes: int = SMALL_BYTES
     start_method: str = "spawn"
     inserts: bool = True

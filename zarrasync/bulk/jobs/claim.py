@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import ignore_cancellation, raise_if_cancelled
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
@@ -87,12 +88,12 @@ class Claim(Lease):
                 return [await self._taken(content, for_plan=bool(plan))]
             if not other and wait > 0:
                 files, dataset = content.get("files") or "files", self.folder.dataset
-                _log.info("waiting up to %.0f s for another job that writes %s: it ingests %s", wait, dataset, files)
+                _log.info("waiting up to %.0f s for another job that writes %s from %s", wait, dataset, files)
             other.update({"files": "", **content})
             return None
 
         def busy() -> str:
-            files = f" (it ingests {other['files']})" if other["files"] else ""
+            files = f" (from {other['files']})" if other["files"] else ""
             return (
                 f"another job writes {self.folder.dataset}{files}, and did not end within {wait:.0f} s; repeat the call "
                 "when it has ended, or wait longer"
@@ -303,9 +304,9 @@ class Claim(Lease):
     def restore(self) -> None:
         """Leave the claim after a failure as it was found. The next job continues it or takes it over.
 
-        An error would hide the failure, and others take over a claim that is not renewed.
+        An error would hide the failure, and others take over a claim that is not renewed. A cancellation may be the failure.
         """
-        with suppress(StoreError):
+        with suppress(StoreError), ignore_cancellation():
             self._end("planned" if self.entry.get("planned") else "left")
 
     def _end(self, state: str) -> None:
@@ -315,13 +316,17 @@ class Claim(Lease):
             self._replace(lambda entry: {**entry, **is_planned, "state": state})
 
     def release(self) -> None:
-        """Remove the claim and the marks of tasks, and temporary files of processes that were killed."""
+        """Remove the claim and the marks of tasks, and temporary files of processes that were killed.
+
+        A cancellation does not interrupt that: nobody would remove the claim.
+        """
         if not self.is_held:
             return
         self.stop()
-        if self._run(self.renew()):  # if this process was suspended until now, another job may have the claim
-            entry = self.entry
-            self.folder.remove_claim(is_interrupted=bool(entry.get("interrupted")), above=_created(entry))
+        with ignore_cancellation():
+            if self._run(self.renew()):  # if this process was suspended until now, another job may have the claim
+                entry = self.entry
+                self.folder.remove_claim(is_interrupted=bool(entry.get("interrupted")), above=_created(entry))
 
     def __enter__(self) -> Self:
         return self
@@ -353,6 +358,7 @@ def wait_for_jobs(store: Store, path: str, wait: float) -> None:
     """
     folder, observed, end = ClaimFolder(store, path), Observed(), clock.monotonic() + wait
     while folder.is_enabled and (content := folder.claim()):
+        raise_if_cancelled()
         if _is_kept(content):
             raise _unfinished_plan(content, folder)
         if observed.is_over(content):

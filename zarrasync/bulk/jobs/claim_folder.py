@@ -7,6 +7,7 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import join
@@ -183,6 +184,7 @@ class ClaimFolder:
         """
         end, observed, is_interrupted = clock.monotonic() + wait, dict[str, Observed](), False
         while True:
+            raise_if_cancelled()
             keys = self._run(self._store.list_prefix(f"{self.path}/"))
             notes = [key for key in keys if key.startswith(f"{self.path}/run-")]
             found = zip(notes, self._run(self._store.fetch([Request(key) for key in notes])), strict=True)

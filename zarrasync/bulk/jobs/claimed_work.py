@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -14,25 +14,24 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
-from zarrasync._concurrency.cancel import run_cleanup
+from zarrasync._concurrency.cancel import raise_if_cancelled, run_cleanup, shielded
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.reports import add_reports, measured
+from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport, ProgressLike
+from zarrasync.display.progress import IngestReport
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
 from zarrasync.formats import Format
-from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
 T = TypeVar("T")
@@ -126,16 +125,6 @@ class ClaimedWork(PlannedWork):
         return 0
 
     @property
-    def store(self) -> Store:
-        """The store of the destination."""
-        return self.dest.store
-
-    @property
-    def path(self) -> str:
-        """The path of its node."""
-        return self.dest.path
-
-    @property
     def origin(self) -> str:
         """The source in words."""
         return f"/{self.source.path} in {self.source.store!r}"
@@ -172,14 +161,11 @@ class ClaimedWork(PlannedWork):
             progress: Called with the number of bytes written since the last call. It raises if the task must stop.
             verify: Whether to read the values back and compare them.
         """
-        report = IngestReport()
-        for box in self.boxes[number]:
-            add_reports(report, self._run(self.write_box(box, progress, verify=verify)))
-        return report
+        return self._run(self.write_boxes(self.boxes[number], progress, verify=verify))
 
     @abstractmethod
-    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        """Write one box of a task; see ``write``."""
+    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+        """Write the boxes of a task; see ``write``."""
 
     @abstractmethod
     async def publish(self, *, verify: bool) -> JobReport:
@@ -199,10 +185,6 @@ class ClaimedWork(PlannedWork):
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.store.blocking and self.source.store.blocking)
-
-    @property
-    def _claim(self) -> Claim:
-        return Claim(self.store.notes, self.path)
 
     def check_found(self, claim: Claim) -> None:
         """Check that no job was interrupted while it published its result, because only that job can complete it.
@@ -227,7 +209,7 @@ class ClaimedWork(PlannedWork):
         Yields:
             The claim, with what an interrupted job has noted. If the call updates its ``plan``, a failure keeps it.
         """
-        claim = self._claim
+        claim = self.claim
         try:
             # Here, because the thread takes the claim even if this call is cancelled.
             await run_in_new_thread(partial(claim.acquire, WAIT_SECONDS))
@@ -238,7 +220,7 @@ class ClaimedWork(PlannedWork):
         except BaseException as error:
             await run_cleanup(partial(run_in_new_thread, partial(claim.__exit__, type(error), error, None)))
             raise
-        await run_in_new_thread(claim.release)
+        await shielded(partial(run_in_new_thread, claim.release))
 
     async def end_writes(self, claim: Claim, workers: Workers) -> None:
         """Withdraw the permission to write, before the result is published.
@@ -256,7 +238,7 @@ class ClaimedWork(PlannedWork):
         Args:
             save: Stores the plan, before anything is kept or changed.
         """
-        claim = self._claim
+        claim = self.claim
         claim.folder.check_marks()
         described, kept = self.describe(), claim.planned()
         if (kept.get("plan"), kept.get("source")) == (self.digest, described["source"]):
@@ -272,27 +254,18 @@ class ClaimedWork(PlannedWork):
             claim.update(plan=self.digest, is_new=True, **described)
             claim.plan_only()
 
-    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
-        report, claim = IngestReport(), self._claim
-        permit, sizes = claim.permit_for_plan(self.digest), {n: self.tasks[n].nbytes for n in numbers}
-        finished = claim.folder.finished(self.digest)
-        waiting = [number for number in numbers if number not in finished]
-        report.skipped = len(numbers) - len(waiting)
-        total, name = sum(sizes[number] for number in waiting), f"{self.kind} {job_name(self.store, self.path)}"
-        with closing(Workers(executor)) as workers, measured(report, progress, total, name) as advance:
+    def run_tasks(self, run: TaskRun) -> None:
+        def done(number: int, part: IngestReport) -> None:
+            add_reports(run.report, part)
+            run.advance(self.tasks[number].nbytes)
 
-            def done(number: int, part: IngestReport) -> None:
-                add_reports(report, part)
-                advance(sizes[number])
-
-            if workers.is_local:
-                for number in waiting:
-                    done(number, self.run_task(number, permit, verify=verify))
-            else:
-                workers.check_stores(self.store, self.source.store)
-                for _, stage in groupby(waiting, lambda number: self.tasks[number].stage):
-                    workers.run(stage, lambda n: partial(self.part(n).run_task, n, permit, verify=verify), done)
-        return report
+        if run.workers.is_local:
+            for number in run.numbers:
+                done(number, self.run_task(number, run.permit, verify=run.verify))
+            return
+        run.workers.check_stores(self.store, self.source.store)
+        for _, stage in groupby(run.numbers, lambda number: self.tasks[number].stage):
+            run.workers.run(stage, lambda n: partial(self.part(n).run_task, n, run.permit, verify=run.verify), done)
 
     def part(self, number: int) -> ClaimedWork:
         """Return the work as it is sent to the process that runs a task."""
@@ -303,7 +276,7 @@ class ClaimedWork(PlannedWork):
         self._wait_for_stages(self.tasks[number].stage)
         with Run(self.store.notes, permit) as run:
             report = self.write(number, lambda nbytes: run.check(), verify=verify)
-            run.mark(self._claim.folder.task_key(self.digest, number))
+            run.mark(self.claim.folder.task_key(self.digest, number))
         return report
 
     def _wait_for_stages(self, stage: int) -> None:
@@ -313,8 +286,9 @@ class ClaimedWork(PlannedWork):
             NodeNotFoundError: If they are not finished in time.
         """
         needed = {task.number for task in self.tasks if task.stage < stage}
-        end, folder = clock.monotonic() + WAIT_SECONDS, self._claim.folder
+        end, folder = clock.monotonic() + WAIT_SECONDS, self.claim.folder
         while missing := needed - folder.finished(self.digest):
+            raise_if_cancelled()
             if clock.monotonic() > end:
                 raise NodeNotFoundError(
                     f"this task needs all tasks of earlier stages, of which {counted(len(missing), 'task')} are unfinished, "
@@ -323,27 +297,24 @@ class ClaimedWork(PlannedWork):
                 )
             clock.sleep_blocking(_POLL_SECONDS)
 
-    def finish(self, *, verify: bool) -> JobReport:
-        claim = self._claim
-        if not claim.is_in_progress(self.digest) and self._run(self.is_published()):
+    def is_finished(self, claim: Claim) -> bool:
+        return self._run(self.is_published())
+
+    def complete(self, claim: Claim, *, is_finished: bool, verify: bool) -> JobReport:
+        if is_finished:
             return self._run(self.publish(verify=verify))
-        with claim.of_plan(self.digest):
-            if not claim.is_committed:  # an earlier call may have been killed after that
-                claim.folder.check_finished(self.digest, len(self.tasks))
-            claim.check()
-            report = self._run(self.publish(verify=verify))
-            claim.note_commit()  # before the marks of tasks are erased
+        if not claim.is_committed:  # an earlier call may have been killed after that
+            claim.folder.check_finished(self.digest, len(self.tasks))
+        claim.check()
+        report = self._run(self.publish(verify=verify))
+        claim.note_commit()  # before the marks of tasks are erased
         return report
 
-    def abandon(self) -> None:
-        with self._claim.of_plan(self.digest) as claim:
-            if not self.is_shown_at_once and self._run(self.is_published()):
-                raise WriteConflictError(
-                    f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published; finish it",
-                    key=self.path,
-                )
-            claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
-            self._run(self.erase())
+    def is_visible(self, claim: Claim) -> bool:
+        return not self.is_shown_at_once and self._run(self.is_published())
+
+    def drop(self, claim: Claim) -> None:
+        self._run(self.erase())
 
 
 def digest_of(value: Any) -> str:

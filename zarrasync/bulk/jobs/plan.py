@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
+from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.jobs.runs import Permit
+from zarrasync.bulk.jobs.workers import Workers
+from zarrasync.bulk.reports import measured
 from zarrasync.display.explanation import PlanExplanation
-from zarrasync.display.progress import IngestReport, ProgressLike
-from zarrasync.display.report import JobReport
+from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
+from zarrasync.errors import WriteConflictError
+from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 
-T = TypeVar("T")
 VERSION = 1
 """The version of stored plans."""
 
@@ -59,15 +65,36 @@ class Credentials:
         return bool(self.storage_options or self.source_options)
 
 
+@dataclass(frozen=True)
+class TaskRun:
+    """A call that runs tasks.
+
+    Attributes:
+        numbers: The numbers of the tasks.
+        workers: Where they run.
+        permit: The permission of processes that do not have the claim; ``None`` if this process has it, or without claims.
+        report: The report to add counts to.
+        advance: Called with the number of bytes written since the last call.
+        verify: Whether to read the values back and compare them.
+    """
+
+    numbers: Sequence[int]
+    workers: Any
+    permit: Permit | None
+    report: Any
+    advance: Progress
+    verify: bool
+
+
 class PlannedWork(ABC):
     """What a plan does. It can be pickled if its stores can. All methods block.
 
     Attributes:
         kind: The job: ``"ingest"``, ``"copy"``, ``"pyramid"`` or ``"write"``.
-        notes: Remarks for the report.
-        left_out: What the result will lack although no argument excludes it, with the reason.
         dest: The destination.
         sizes: What each task reads and writes.
+        notes: Remarks for the report.
+        left_out: What the result will lack although no argument excludes it, with the reason.
     """
 
     kind: str
@@ -114,30 +141,108 @@ class PlannedWork(ABC):
     def opened(self, credentials: Credentials) -> PlannedWork:
         """Return the same work with other credentials."""
 
-    @abstractmethod
+    # -------------------------------------------------------------- commands
+
+    @property
+    def store(self) -> Store:
+        """The store of the destination."""
+        return self.dest.store
+
+    @property
+    def path(self) -> str:
+        """The path of its node."""
+        return self.dest.path
+
+    @property
+    def claim(self) -> Claim:
+        """A claim of the destination, which this process does not have yet."""
+        return Claim(self.store.notes, self.path)
+
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
         """Run tasks that are not finished, and mark each one.
 
         Raises:
             WriteConflictError: If the plan has ended.
         """
+        report, claim = self.new_report(), self.claim
+        if not numbers:
+            return IngestReport() if self.tasks else report
+        permit, sizes = claim.permit_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
+        finished = claim.folder.finished(self.digest) & sizes.keys()
+        report.skipped, name = len(finished), f"{self.kind} {job_name(self.store, self.path)}"
+        with (
+            closing(self.new_workers(executor)) as workers,
+            measured(report, progress, sum(sizes.values()), name) as advance,
+        ):
+            skip_of(advance)(sum(sizes[number] for number in finished))
+            waiting = [number for number in numbers if number not in finished]
+            self.run_tasks(TaskRun(waiting, workers, permit, report, advance, verify))
+        return report
 
-    @abstractmethod
-    def finish(self, *, verify: bool) -> JobReport:
-        """Check that all tasks are finished, and publish the result.
+    def finish(self, *, verify: bool) -> Any:
+        """Check that all tasks are finished, and publish the result. May be repeated.
 
         Raises:
             NodeNotFoundError: If tasks are not finished.
-            WriteConflictError: If the plan was abandoned.
+            WriteConflictError: If the plan was abandoned or replaced.
         """
+        claim = self.claim
+        if not claim.is_in_progress(self.digest) and self.is_finished(claim):
+            return self.complete(claim, is_finished=True, verify=verify)
+        with claim.of_plan(self.digest):
+            return self.complete(claim, is_finished=False, verify=verify)
 
-    @abstractmethod
     def abandon(self) -> None:
-        """Drop the plan.
+        """Drop the plan. May be repeated after a kill.
 
         Raises:
             WriteConflictError: If its result is being published or was published.
         """
+        with self.claim.of_plan(self.digest) as claim:
+            if self.is_visible(claim):
+                raise WriteConflictError(
+                    f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published or can be "
+                    "read already; complete it with `zarrasync ingest finish PLAN` or finish()",
+                    key=self.path,
+                )
+            claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
+            self.drop(claim)
+
+    # -------------------------------------------------------------- what the commands need
+
+    def new_report(self) -> IngestReport:
+        """Return an empty report of running tasks."""
+        return IngestReport()
+
+    def new_workers(self, executor: Any) -> Workers:
+        """Return where tasks run."""
+        return Workers(executor)
+
+    @abstractmethod
+    def run_tasks(self, run: TaskRun) -> None:
+        """Run tasks, and mark each one. The workers and the report are those of ``new_workers`` and ``new_report``."""
+
+    @abstractmethod
+    def is_finished(self, claim: Claim) -> bool:
+        """Return whether an earlier call has published the result, if no plan is in progress."""
+
+    @abstractmethod
+    def complete(self, claim: Claim, *, is_finished: bool, verify: bool) -> Any:
+        """Publish the result.
+
+        Args:
+            claim: The claim, which this process has unless the plan is finished.
+            is_finished: Whether an earlier call has published the result.
+            verify: Whether to compare values that this method writes.
+        """
+
+    def is_visible(self, claim: Claim) -> bool:
+        """Return whether readers see the result or a part of it. This process has the claim."""
+        return claim.is_publishing or claim.is_committed
+
+    @abstractmethod
+    def drop(self, claim: Claim) -> None:
+        """Erase what tasks have written. This process has the claim."""
 
 
 class AsyncJobPlan:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
+from zarrasync._concurrency.cancel import ignore_cancellation
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.display.values import strict
@@ -121,7 +122,8 @@ class PlanPlace:
             yield save
         except BaseException:
             if is_saved and not self.is_inside:
-                self.erase()
+                with ignore_cancellation():
+                    self.erase()
             raise
 
     @classmethod

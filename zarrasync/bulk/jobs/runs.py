@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from zarrasync._concurrency.cancel import ignore_cancellation
 from zarrasync.errors import WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store
 from zarrasync.stores.leases import DEAD_SECONDS, Lease, entry_of
@@ -61,8 +62,9 @@ class Run(Lease):
             self._erase_note(is_over=self.is_lost)
 
     def _erase_note(self, *, is_over: bool) -> None:
-        """Remove the note, and a folder that it has created after the job."""
-        self._run(self._store.erase(self._key))
+        """Remove the note, and a folder that it has created after the job, even if the call was cancelled."""
+        with ignore_cancellation():
+            self._run(self._store.erase(self._key))
         if is_over and self._permit is not None and self._store.directories is not None:
             self._store.directories.remove_empty(f"{self._permit.folder}/")
 
@@ -90,7 +92,8 @@ class Run(Lease):
             self._run(self.renew())
             self.check()
         except BaseException:
-            self._run(self._store.erase(key))
+            with ignore_cancellation():
+                self._run(self._store.erase(key))
             raise
 
     def _check_claim(self, permit: Permit) -> None:

@@ -17,7 +17,6 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import Ingestion
-from zarrasync.bulk.copy.planned import render_texts
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
@@ -26,7 +25,7 @@ from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.reports import LevelReport, PyramidReport, measured
+from zarrasync.bulk.reports import LevelReport, PyramidReport, add_reports, measured
 from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
 from zarrasync.errors import NodeNotFoundError, UnsupportedOperation
@@ -38,6 +37,7 @@ from zarrasync.model.fill_values import fill_word, is_fill
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.documents import render_texts
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store
 from zarrasync.transfer.threads import Progress
@@ -130,15 +130,20 @@ class PyramidWork(ClaimedWork):
     async def prepare(self) -> None:
         await (await self._pyramid()).make_levels([])
 
-    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        pyramid, number = await self._pyramid(), self.levels.index(box.array)
+    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+        pyramid, number, report = await self._pyramid(), self.stage_of(boxes[0]), IngestReport()
         target = await self._level(number, pyramid)
         if number == 0:
-            return await ArrayCopy(pyramid.source.array, target, box.region).run(progress, verify=verify)
+            for box in boxes:
+                copy = ArrayCopy(pyramid.source.array, target, box.region)
+                add_reports(report, await copy.run(progress, verify=verify))
+            return report
         above = await self._level(number - 1, pyramid)
         reduction = Reduction(above, target, pyramid.levels[number].factors, pyramid.method, pyramid.encoding)
-        items = ((coords, None) for coords in touched_chunks(box.region, target.metadata.grid))
-        return await reduction.run(items, progress, is_new=False, verify=verify)
+        for box in boxes:
+            items = ((coords, None) for coords in touched_chunks(box.region, target.metadata.grid))
+            add_reports(report, await reduction.run(items, progress, is_new=False, verify=verify))
+        return report
 
     async def publish(self, *, verify: bool) -> PyramidReport:
         pyramid = await self._pyramid()

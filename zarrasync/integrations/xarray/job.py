@@ -246,7 +246,7 @@ def encodings_of(data: DatasetLike, encoding: Mapping[str, Any] | None) -> dict[
 
     Args:
         data: A dataset, an array or a tree.
-        encoding: Encodings by variable; for a tree, these by the path of the group in the whole tree.
+        encoding: Encodings by variable; for a tree, a mapping of the paths of its groups to encodings by variable.
 
     Raises:
         ValueError: If a tree has no group of a path.

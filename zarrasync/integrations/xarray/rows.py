@@ -70,10 +70,9 @@ async def release_claims(jobs: Iterable[WriteJob]) -> None:
 
     Raises:
         WriteConflictError: If another writer has taken rows over.
+        StoreError: If a store failed. All other claims are released.
     """
-    for job in jobs:
-        if job.claim is not None:
-            await job.claim.release()
+    await gather_all([job.claim.release for job in jobs if job.claim is not None])
 
 
 async def give_back(job: WriteJob) -> None:
@@ -181,7 +180,7 @@ async def _reserve_rows(job: WriteJob, plan: VariablePlan, *, is_end: bool = Fal
         count = plan.encoded.shape[axis]
         placement = Placement.at_end(await reserve_rows(array, axis, plan.encoded.shape), count)
         job.placement = placement
-        job.reservations.append((array, axis, placement.start, placement.needed))
+        job.reservations.append((array, axis, placement.start, placement.start + count))
         return
     if plan.rows_before > placement.start and not is_end:
         await array.refresh()  # another writer may have removed rows

@@ -14,7 +14,7 @@ from zarrasync import config as settings
 from zarrasync import consolidate_metadata
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.copy.planned import CopyWork, render_texts
+from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
 from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace
@@ -31,7 +31,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import plan_array
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.access import chunks_of
-from zarrasync.nodes.documents import Metadata
+from zarrasync.nodes.documents import Metadata, render_texts
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import check_region, is_safe_for_jobs
 
@@ -293,9 +293,12 @@ class DatasetWork(CopyWork):
         with seceded(waits=True):
             return super().write(number, progress, verify=verify)
 
-    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
-        target = Target.of(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow")
-        return await target.write(verify=verify, progress=progress, is_hidden=True)
+    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+        report = IngestReport()
+        for box in boxes:
+            target = Target.of(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow")
+            add_reports(report, await target.write(verify=verify, progress=progress, is_hidden=True))
+        return report
 
     async def _publish_rest(self, report: CopyReport, *, resume: bool, verify: bool) -> None:
         request = self.request

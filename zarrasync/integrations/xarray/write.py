@@ -97,10 +97,10 @@ async def write(jobs: Sequence[WriteJob]) -> Any:
         raise
     try:
         await consolidate(jobs)
+        await release_claims(jobs)
     except BaseException:
         await leave_claims(jobs)  # the values are complete, and the same call writes them again
         raise
-    await release_claims(jobs)
     return report
 
 

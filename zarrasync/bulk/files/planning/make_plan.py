@@ -33,6 +33,7 @@ from zarrasync.metadata.create import plan_array
 from zarrasync.model import dtypes
 from zarrasync.model.paths import join
 from zarrasync.nodes.create_hierarchy import check_array_paths
+from zarrasync.nodes.documents import render_texts
 
 _INLINE_BYTES = 32 << 20
 """Rows of small variables up to this size in all become part of the plan."""
@@ -162,7 +163,7 @@ class _Layout:
         plan = ArrayPlan(
             name,
             "rows" if number is not None else "whole",
-            {key: data.decode() for key, data in self._format.render(join(handle.path, name), metadata).items()},
+            render_texts(self._format, join(handle.path, name), metadata),
             None if before is None else tuple(before),
             number,
             first.chunks,

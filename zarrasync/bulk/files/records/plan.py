@@ -25,6 +25,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.documents import parse_texts, render_texts
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 
@@ -213,17 +214,13 @@ class FilesPlan:
 
     def metadata(self, array: ArrayPlan) -> ArrayMetadata:
         """Return the metadata that an array will have after the job."""
-        path = join(self.path, array.name)
-        keys = self.format.document_keys(path)
-        documents = {key: array.documents[key].encode() if key in array.documents else None for key in keys}
-        metadata = self.format.parse(path, documents)
+        metadata = parse_texts(self.format, join(self.path, array.name), array.documents)
         assert isinstance(metadata, ArrayMetadata)
         return metadata
 
     def documents(self, name: str, metadata: ArrayMetadata) -> dict[str, str]:
         """Return the documents of an array, by key."""
-        documents = self.format.render(join(self.path, name), metadata)
-        return {key: data.decode() for key, data in documents.items()}
+        return render_texts(self.format, join(self.path, name), metadata)
 
     def handle(self, store: Store, config: Config, name: str = "") -> NodeHandle:
         """Return the location of the group, or of an array or folder in it."""

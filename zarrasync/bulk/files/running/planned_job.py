@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -30,13 +29,11 @@ from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
-from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
-from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
-from zarrasync.bulk.jobs.runs import Permit
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
+from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.reports import add_reports
-from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport, JobProgress, ProgressLike, ignore_progress, report_progress
+from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import counted
 from zarrasync.errors import WriteConflictError
 from zarrasync.indexing.axis_cuts import count_touched
@@ -45,7 +42,7 @@ from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import CountingStore, Store
+from zarrasync.stores import CountingStore
 from zarrasync.stores.base import Transaction
 
 T = TypeVar("T")
@@ -58,7 +55,7 @@ _NEW_PLAN = (
 class PlannedJob:
     """A job whose plan exists. All methods block.
 
-    Its tasks run in one call, or as commands of other processes: ``run_independently`` and ``finish`` or ``abandon``.
+    Its tasks run in one call, or as commands of other processes; see ``FilesWork``.
 
     Args:
         plan: The plan.
@@ -75,7 +72,7 @@ class PlannedJob:
         plan: FilesPlan,
         handle: NodeHandle,
         claim: Claim,
-        wait: float = 600.0,
+        wait: float = WAIT_SECONDS,
         *,
         is_independent: bool = False,
         transaction: Transaction | None = None,
@@ -86,90 +83,36 @@ class PlannedJob:
         self._transaction, self._published = transaction, published or handle
         self._done = set[int]()  # tasks that this process has run
 
-    @classmethod
-    def of(cls, plan: FilesPlan, store: Store, config: Config) -> PlannedJob:
-        """Return the job of a plan that another process has made.
-
-        Args:
-            plan: The plan.
-            store: The store of the destination.
-            config: The settings.
-        """
-        handle, claim = plan.handle(store, config), Claim(store.notes, plan.path)
-        state = b"" if store.notes is store else claim.folder.transaction()
-        if not state:
-            return cls(plan, handle, claim, is_independent=True)
-        assert store.transactions is not None  # which have begun it
-        transaction = store.transactions.attach(state)
-        own = plan.handle(CountingStore(transaction.store), config)
-        return cls(plan, own, claim, is_independent=True, transaction=transaction, published=handle)
-
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self._handle.store.blocking)
 
     # -------------------------------------------------------------- commands
 
-    def run_independently(
-        self,
-        workers: FileWorkers,
-        numbers: Sequence[int] | None = None,
-        *,
-        verify: bool = False,
-        progress: JobProgress | None = None,
-    ) -> FilesReport:
-        """Run some tasks, or all of them. Other processes may run the same ones."""
-        begin, report, plan = clock.monotonic(), FilesReport(), self.plan
-        if progress is not None:
-            progress.report = report
-        permit = self._claim.permit_for_plan(plan.digest)
-        self._check_transaction()
-        with (
-            in_terms_of(_NEW_PLAN),
-            redacted_errors(plan.reader.storage_options, plan.reader.engine_options),
-        ):
-            self.run_tasks(workers, report, permit, numbers=numbers, verify=verify, progress=progress)
-        report.seconds = clock.monotonic() - begin
-        return report
+    def is_finished(self) -> bool:
+        """Return whether an earlier command has published the result."""
+        target = self._run(read_target(self._published, self.plan.dim))
+        return self.plan.digest in target.journal.finished and (self._claim.is_enabled or target.contains(self.plan))
 
-    def finish(self, *, verify: bool = False) -> FilesReport:
-        """Check that all tasks have been run, and publish the result. May be repeated.
+    def finish(self, report: FilesReport, *, verify: bool) -> list[str]:
+        """Publish the result, unless an earlier call has published it, or has begun to.
 
         Args:
+            report: The report, to which notes are added.
             verify: Whether to compare values of the plan with the stored ones.
 
-        Raises:
-            NodeNotFoundError: If tasks have not been run.
-            WriteConflictError: If the plan was abandoned or replaced.
+        Returns:
+            A message if another writer has changed the dataset so that the result cannot be published.
         """
-        begin, plan = clock.monotonic(), self.plan
-        report = FilesReport(
-            files=len(plan.files), rows=plan.rows, notes=list(plan.notes), left_out=list(plan.left_out)
-        )
-        target = self._run(read_target(self._published, plan.dim))
-        is_finished = plan.digest in target.journal.finished and (self._claim.is_enabled or target.contains(plan))
-        if is_finished and not self._claim.is_in_progress(plan.digest):
-            self._claim.folder.remove()  # an earlier call may have been killed
-            report.notes.append("the plan was finished before")
-        else:
-            with self._claim.of_plan(plan.digest):
-                changes = self._finish(report, verify=verify)
-            if changes:
-                raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
-        report.seconds = clock.monotonic() - begin
-        return report
-
-    def _finish(self, report: FilesReport, *, verify: bool) -> list[str]:
-        """Publish the result. Return a message if another writer has changed the dataset so that it cannot be published."""
         if self._claim.is_committed:  # an earlier call was killed after that
             report.notes.append("the plan was finished before")
             return []
-        self._check_transaction()
+        self.check_transaction()
         if self._claim.is_publishing:  # an earlier call was killed
             return publish_again(self._claim, self._handle)
         self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
         return []
 
-    def _check_transaction(self) -> None:
+    def check_transaction(self) -> None:
         """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
         if self._published.store.checks_bounds and self._transaction is None:
             raise WriteConflictError(
@@ -178,31 +121,14 @@ class PlannedJob:
                 key=self._handle.path,
             )
 
-    def abandon(self) -> None:
-        """Drop the plan. May be repeated after a kill.
-
-        The values of a new dataset are erased. In an existing dataset, new rows remain invisible, but rows that the tasks
-        have replaced stay replaced (``region`` and ``on_duplicate="replace"``).
-
-        Raises:
-            WriteConflictError: If the result is being published, or the plan is finished or abandoned.
-        """
-        plan = self.plan
-        with self._claim.of_plan(plan.digest):
-            is_committed = self._transaction is not None and self._transaction.is_committed()
-            is_committed = is_committed or self._claim.is_committed
-            if self._claim.is_publishing or is_committed or (plan.is_new and self._is_published()):
-                raise WriteConflictError(
-                    f"the plan for {self._handle.name} in {self._handle.store!r} cannot be abandoned, because its rows are "
-                    "being published or can be read already; complete it with `zarrasync ingest finish PLAN`",
-                    key=self._handle.path,
-                )
-            self._claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
-            if plan.is_new and self._transaction is None:
-                self._run(erase_arrays(self._handle, [array.name for array in plan.arrays]))
-
-    def _is_published(self) -> bool:
-        """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
+    def is_visible(self) -> bool:
+        """Return whether readers see the result or a part of it. Stores without claims do not record that."""
+        if self._claim.is_publishing or self._claim.is_committed:
+            return True
+        if self._transaction is not None and self._transaction.is_committed():
+            return True
+        if not self.plan.is_new:
+            return False
         target = self._run(read_target(self._published, self.plan.dim))
         is_group_last = not self._handle.store.checks_bounds
         return target.contains(self.plan) or (is_group_last and bool(target.arrays))
@@ -222,60 +148,53 @@ class PlannedJob:
                 place = NodeHandle(handle.store, target.path, handle.format, handle.config)
                 self._run(erase_pending(place, present))
 
-    def run_tasks(
-        self,
-        workers: FileWorkers,
-        report: FilesReport,
-        permit: Permit | None,
-        *,
-        numbers: Sequence[int] | None = None,
-        verify: bool = False,
-        progress: JobProgress | None = None,
-    ) -> None:
-        """Run the tasks that are not finished, and mark each one.
+    def unfinished(self, report: FilesReport, progress: JobProgress | None) -> list[int]:
+        """Return the numbers of the tasks that are not finished.
 
         Args:
-            workers: Where to run them.
-            report: The report to add counts to.
-            permit: The permission for processes that do not have the claim.
-            numbers: The numbers of the tasks; all by default.
-            verify: Whether to compare stored values with the files.
+            report: The report to add the number of the others to.
             progress: The progress of the job, whose size is set.
         """
-        plan, store, config = self.plan, self._handle.store, self._handle.config
-        fork = store.forks.fork() if self._is_independent and store.forks is not None else None
+        sizes = [self.plan.task_bytes(part) for part in self.plan.parts]
+        finished = self._claim.folder.finished(self.plan.digest) & {*range(len(sizes))}
+        report.skipped += len(finished)
+        if progress is not None:
+            progress.expect(sum(sizes), self.plan.rows)
+            progress.skip(sum(sizes[number] for number in finished))
+        return [number for number in range(len(sizes)) if number not in finished]
+
+    def run_tasks(self, run: TaskRun) -> None:
+        """Run tasks, and mark each one.
+
+        Raises:
+            SourceFilesError: If files cannot be read. The other tasks were run.
+        """
+        plan, claim, report, bad = self.plan, self._claim, run.report, dict[str, str]()
+        store, forks = self._handle.store, self._handle.store.forks
+        fork = forks.fork() if self._is_independent and forks is not None else None
         if fork is None:
             self.prepare()
-        finished = self._claim.folder.finished(plan.digest)
-        chosen = range(len(plan.parts)) if numbers is None else sorted(set(numbers))
-        waiting = [n for n in chosen if n not in finished]
-        report.skipped += len(chosen) - len(waiting)
-        if progress is not None:
-            sizes = {n: plan.task_bytes(plan.parts[n]) for n in chosen}
-            progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
-            progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
-
-        bad, is_marked = dict[str, str](), workers.is_local and permit is None and len(plan.parts) > 1
+        is_marked = run.workers.is_local and run.permit is None and len(plan.parts) > 1
 
         def mark(number: int) -> str:
-            return "" if permit is None else self._claim.folder.task_key(plan.digest, number)
+            return "" if run.permit is None else claim.folder.task_key(plan.digest, number)
 
         def done(number: int, part: FilesReport) -> None:
-            if is_marked and not part.bad_files:
-                self._claim.mark(plan.digest, number)
             add_reports(report, part)
             bad.update(part.bad_files)
             if not part.bad_files:
+                if is_marked:
+                    claim.mark(plan.digest, number)
                 self._done.add(number)
                 report.tasks += 1
-            self._claim.check()
+            claim.check()
 
         def written(nbytes: int) -> None:
-            self._claim.check()
-            (progress or ignore_progress)(nbytes)
+            claim.check()
+            run.advance(nbytes)
 
-        options: Any = {"verify": verify, "fork": fork, "permit": permit, "mark": mark, "done": done}
-        workers.run_tasks(plan, waiting, store, config, progress=written, **options)
+        own = replace(run, advance=written)
+        run.workers.run_tasks(plan, own, store, self._handle.config, fork=fork, mark=mark, done=done)
         if bad and self._is_independent:
             has_changed = all(_NEW_PLAN[0] in reason for reason in bad.values())
             hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one"
@@ -444,30 +363,67 @@ class FilesWork(PlannedWork):
         items = [] if plan is None else [(_text(plan, part), plan.task_bytes(part)) for part in plan.parts]
         return [Task(number, name, nbytes, min(nbytes, most)) for number, (name, nbytes) in enumerate(items)]
 
-    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
-        if self.plan is None:
-            return FilesReport(known=self.known)
-        if not numbers:
-            return IngestReport()
-        name = f"ingest {job_name(self.dest.store, self.dest.path)}"
-        with closing(FileWorkers(executor)) as workers, report_progress(progress, 0, name) as watch:
-            workers.check_stores(self.dest.store)
-            return self._job().run_independently(workers, numbers, verify=verify, progress=watch)
+    def job(self, claim: Claim) -> PlannedJob:
+        """Return the job, whose destination may belong to a transaction that another process has begun.
 
-    def finish(self, *, verify: bool) -> FilesReport:
-        if self.plan is None:
+        Args:
+            claim: The claim of the destination.
+        """
+        assert self.plan is not None
+        handle = self.plan.handle(self.store, self.config)
+        state = b"" if self.store.notes is self.store else claim.folder.transaction()
+        if not state:
+            return PlannedJob(self.plan, handle, claim, is_independent=True)
+        assert self.store.transactions is not None  # which have begun it
+        transaction = self.store.transactions.attach(state)
+        own = self.plan.handle(CountingStore(transaction.store), self.config)
+        return PlannedJob(self.plan, own, claim, is_independent=True, transaction=transaction, published=handle)
+
+    def new_report(self) -> FilesReport:
+        return FilesReport(known=self.known if self.plan is None else 0)
+
+    def new_workers(self, executor: Any) -> FileWorkers:
+        return FileWorkers(executor)
+
+    def run_tasks(self, run: TaskRun) -> None:
+        job = self.job(self.claim)
+        job.check_transaction()
+        run.workers.check_stores(self.store)
+        reader = job.plan.reader
+        with in_terms_of(_NEW_PLAN), redacted_errors(reader.storage_options, reader.engine_options):
+            job.run_tasks(run)
+
+    def is_finished(self, claim: Claim) -> bool:
+        return self.plan is None or self.job(claim).is_finished()
+
+    def complete(self, claim: Claim, *, is_finished: bool, verify: bool) -> FilesReport:
+        begin, plan = clock.monotonic(), self.plan
+        if plan is None:
             return FilesReport(known=self.known, notes=list(self.notes), left_out=list(self.left_out))
-        report = self._job().finish(verify=verify)
-        report.known = self.known
+        report = FilesReport(known=self.known, files=len(plan.files), rows=plan.rows)
+        report.notes, report.left_out = list(plan.notes), list(plan.left_out)
+        if is_finished:
+            claim.folder.remove()  # an earlier call may have been killed
+            report.notes.append("the plan was finished before")
+        elif changes := self.job(claim).finish(report, verify=verify):
+            claim.release()
+            raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
+        report.seconds = clock.monotonic() - begin
         return report
 
     def abandon(self) -> None:
         if self.plan is not None:
-            self._job().abandon()
+            super().abandon()
 
-    def _job(self) -> PlannedJob:
-        assert self.plan is not None
-        return PlannedJob.of(self.plan, self.dest.store, self.config)
+    def is_visible(self, claim: Claim) -> bool:
+        return self.job(claim).is_visible()
+
+    def drop(self, claim: Claim) -> None:
+        """Erase the values of a new dataset. In an existing one, new rows are invisible, and replaced rows stay replaced."""
+        if self.plan is not None and self.plan.is_new and not self.store.checks_bounds:
+            handle = self.plan.handle(self.store, self.config)
+            erasure = erase_arrays(handle, [array.name for array in self.plan.arrays])
+            bridge.run(erasure, blocking=self.store.blocking)
 
 
 def _text(plan: FilesPlan, part: Part) -> str:

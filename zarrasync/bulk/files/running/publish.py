@@ -38,6 +38,9 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
 
 async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = False) -> None:
     """Write the arrays whose values are part of the plan.
@@ -105,8 +108,8 @@ async def unchanged_arrays(plan: FilesPlan, handle: NodeHandle) -> dict[str, Arr
     for array, node in zip(growing, nodes, strict=True):
         if node is None or not isinstance(node.metadata, ArrayMetadata):
             raise NodeNotFoundError(
-                f"/{join(handle.path, array.name)} in {handle.store!r} is no array any more; nothing was published. Make a "
-                "new plan, or repeat the call",
+                f"/{join(handle.path, array.name)} in {handle.store!r} was replaced by a group or removed; nothing was "
+                "published. Make a new plan, or repeat the call",
                 path=join(handle.path, array.name),
             )
         if node.metadata.shape != tuple(array.shape or ()):
@@ -287,10 +290,6 @@ async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[
 
 
 # ------------------------------------------------------------------ after an interruption
-
-
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 
 def publication_record(plan: FilesPlan, handle: NodeHandle, *, is_independent: bool) -> dict[str, Any]:

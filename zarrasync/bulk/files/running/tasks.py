@@ -26,6 +26,7 @@ from zarrasync.bulk.files.sources.conversions import check_strings, convert_time
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim_folder import KEPT
+from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
@@ -43,6 +44,12 @@ from zarrasync.transfer.threads import Progress
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
+_HEADERS_PER_CALL = 8
+_SHORT_SECONDS = 1.0
+"""Seconds in which this process reads headers itself, because others would import the libraries for them first."""
+WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
+_MOST_WAYS = 2
+"""Maximum number of ways to open files whose files a process keeps open for the next task."""
 
 
 def kept_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
@@ -217,11 +224,6 @@ class TaskRunner:
 # ------------------------------------------------------------------ this process and others
 
 
-_HEADERS_PER_CALL = 8
-_SHORT_SECONDS = 1.0
-"""Seconds in which this process reads headers itself, because others would import the libraries for them first."""
-
-
 class FileWorkers(Workers):
     """Workers that read headers and run the tasks of jobs with files, and this process with its open files.
 
@@ -285,16 +287,13 @@ class FileWorkers(Workers):
     def run_tasks(
         self,
         plan: FilesPlan,
-        numbers: Iterable[int],
+        run: TaskRun,
         store: Store,
         config: Config,
         *,
-        verify: bool,
         fork: Callable[[], Store] | None,
-        permit: Permit | None,
         mark: Callable[[int], str],
         done: Callable[[int, FilesReport], None],
-        progress: Progress,
     ) -> None:
         """Run tasks. On other processes, tasks whose process ended are run again by another one.
 
@@ -302,31 +301,28 @@ class FileWorkers(Workers):
 
         Args:
             plan: The job.
-            numbers: The numbers of the tasks.
+            run: The call that runs the tasks.
             store: The store of the destination.
             config: The settings.
-            verify: Whether to compare stored values with the files.
             fork: Opens a fork of the store, if tasks of this process need one.
-            permit: The permission to run tasks.
             mark: Returns the key that marks a task as finished.
             done: Called with the number and the report of each finished task.
-            progress: Called with the number of bytes written since the last call.
 
         Raises:
             StoreError: If processes that run the same task ended several times, or the store failed.
         """
         if self.is_local:
             files = self.local_files(plan.reader, config)
-            for number in numbers:
-                runner = TaskRunner(plan, store if fork is None else fork(), config, files, verify)
-                done(number, runner.run(plan.parts[number], mark(number), permit, progress))
+            for number in run.numbers:
+                runner = TaskRunner(plan, store if fork is None else fork(), config, files, run.verify)
+                done(number, runner.run(plan.parts[number], mark(number), run.permit, run.advance))
             return
         own, forks = self._config_of_each(plan.reader, config), store.forks
         open_store = partial(_same, store) if forks is None else forks.fork()
 
         def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
             part = plan.for_part(plan.parts[number])
-            return partial(run_task, part, mark(number), permit, open_store, own, verify=verify)
+            return partial(run_task, part, mark(number), run.permit, open_store, own, verify=run.verify)
 
         def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
             report, changes = result
@@ -334,9 +330,9 @@ class FileWorkers(Workers):
                 forks.merge(changes)
             done(number, report)
             if not report.bad_files:
-                progress(report.nbytes)
+                run.advance(report.nbytes)
 
-        self.run(numbers, call, ended)
+        self.run(run.numbers, call, ended)
 
     def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
         """Return the settings of a process. All processes of this machine together use the threads of the settings.
@@ -359,10 +355,6 @@ class FileWorkers(Workers):
 
 
 # ------------------------------------------------------------------ in other processes
-
-
-WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
-_MOST_WAYS = 2
 
 
 def _same(store: Store) -> Store:

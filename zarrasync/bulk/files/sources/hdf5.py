@@ -254,7 +254,7 @@ def _describe(dataset: Any) -> tuple[ArrayMetadata, dict[str, tuple[int, int]]] 
 
 
 def _is_plain(dataset: Any) -> bool:
-    """Return whether the stored bytes of elements are these of NumPy's data type."""
+    """Return whether an element is stored with the bytes that it has in an array of its NumPy data type."""
     import h5py
 
     dtype = dataset.dtype

@@ -48,6 +48,8 @@ _MOST_OPEN = 16
 _MOST_CHUNKED = 64
 """Maximum number of variables whose places of chunks are kept."""
 _MOST_PLACES = 1 << 19
+_MOST_BYTES = 8 << 30
+"""Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 
 
 class _Reader(Protocol):
@@ -294,10 +296,6 @@ def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
 # ------------------------------------------------------------------ local copies
 
 
-_MOST_BYTES = 8 << 30
-"""Maximum size of the copies that no reader uses, unless less than twice as much is free."""
-
-
 class LocalCopies:
     """The local copies of a job's remote files in one process.
 
@@ -364,9 +362,10 @@ class LocalCopies:
             self._copies.move_to_end(file)
             if for_values:
                 self._read.add(file)
-            path = self._new_path(file) if present is None else ""
         if present is None:
             try:
+                with self._lock:
+                    path = self._new_path(file)
                 self._download(file, path)
                 copy.set_result(path)
             except BaseException as error:
@@ -388,7 +387,7 @@ class LocalCopies:
                 del self._users[file]
             idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
             sizes = {path: os.path.getsize(path) for _, path in idle}
-            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
+            total, allowed, outdated = sum(sizes.values()), self._allowed() if idle else 0, list[str]()
             done = [item for item in idle if item[0] in self._read]
             for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
                 if total <= allowed:

@@ -60,7 +60,11 @@ async def test_a_group_is_a_table_of_its_members(page, url):
     size = "time 366 × latitude 61 × longitude 120"
     assert variables["t2m"] == ["temperature at 2 m", "K", size, "int16", "30 × 61 × 120"]
     assert variables["version"][2] == "scalar"
-    assert [row[0] for row in await rows(page, "Coordinates")][-3:] == ["latitude", "longitude", "time"]
+    coordinates = await rows(page, "Coordinates")
+    assert [row[0] for row in coordinates] == ["latitude", "longitude", "time"]
+    assert coordinates[0] == ["latitude", "degrees_north", "latitude 61", "float64", "61"], (
+        "and no column without texts"
+    )
     found: dict[str, Any] = {}
     code = await page.locator("#code").text_content()
     await asyncio.to_thread(exec, code, found)

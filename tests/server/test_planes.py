@@ -200,8 +200,10 @@ async def test_colours_are_shown_and_scales_chosen(page, url):
     row, column, *sample = map(int, re.findall(r"\d+", text.replace("axis 0", "").replace("axis 1", "")))
     assert sample == PIXELS[row, column, :3].tolist()
     await expect(page.locator("#key")).to_be_hidden()
+    await expect(page.locator("#axis-0")).to_be_hidden()  # the picture has all channels
     await page.locator("#cmap").select_option("viridis")
     await expect(page.locator("#key")).to_be_visible()
+    await expect(page.locator("#axis-0")).to_be_visible()
     await page.evaluate("location.hash = '#path=v&range=-1,3'")
     await expect(page.locator("#low")).to_have_value("-1")
     await page.locator("#cmap").select_option("colorbrewer:RdBu_r")

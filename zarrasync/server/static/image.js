@@ -165,6 +165,8 @@ function controls() {
   byId("labels").parentElement.hidden = !labels.length;
   byId("cmap").replaceChildren(...colours().map((name) => new Option(name === "rgb" ? "red, green, blue" : name.split(":").pop(), name)));
   byId("cmap").value = state.cmap;
+  const channel = state.cmap === "rgb" ? state.view.channel : -1; // a picture in colours has all channels
+  [...byId("sliders").children].forEach((element, number) => (element.hidden = Math.floor(number / 3) === channel)); // a label, a slider, a text
   axisChoice();
   byId("low").value = trimmed(state.low);
   byId("high").value = trimmed(state.high);

@@ -28,9 +28,11 @@ export async function dimensions(path, isCurrent) {
 }
 
 function table(title, items) {
-  if (items[0].kind !== "array") return grid(title, ["Name", "Contents"], items.map((item) => [link(item), item.title ?? ""]));
-  const rows = items.map((item) => [link(item), item.title, symbol(item.unit), sizes(item), item.dtype, chunks(item)]);
-  return grid(title, ["Name", "Contents", "Unit", "Dimensions", "Type", "Chunks"], rows);
+  const isArray = items[0].kind === "array";
+  const names = ["Name", "Contents", "Unit", "Dimensions", "Type", "Chunks"].slice(0, isArray ? 6 : 2);
+  const rows = items.map((item) => [link(item), item.title, ...(isArray ? [symbol(item.unit), sizes(item), item.dtype, chunks(item)] : [])]);
+  const used = (cells) => cells.filter((_, column) => rows.some((row) => row[column])); // a column without texts takes room on phones
+  return grid(title, used(names), rows.map(used));
 }
 
 /** The axes of an array with their sizes: "time 365 × lat 721". */
@@ -47,9 +49,12 @@ function link({ path, name }) {
   return make("a", { href: linkTo(path) }, name);
 }
 
+const LONG = ["Contents", "Coordinates"]; // columns whose texts may take several lines
+
 /** A table with a caption. Columns whose name begins with ">" contain numbers. */
 export function grid(title, columns, rows) {
-  const cell = (tag, column, content, more = {}) => make(tag, { className: column.startsWith(">") ? "number" : "", ...more }, content ?? "");
+  const kind = (column) => (column.startsWith(">") ? "number" : title && LONG.includes(column) ? "long" : "");
+  const cell = (tag, column, content, more = {}) => make(tag, { className: kind(column), ...more }, content ?? "");
   const head = make("tr", {}, ...columns.map((column) => cell("th", column, column.replace(">", ""), { scope: "col" })));
   const body = rows.map((row) => make("tr", {}, ...row.map((content, n) => (n ? cell("td", columns[n], content) : cell("th", columns[0], content, { scope: "row" })))));
   const caption = title ? [make("caption", {}, title)] : [];

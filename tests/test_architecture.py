@@ -119,7 +119,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             r"multiprocessing|subprocess|Popen|create_subprocess_\w+|os\.(fork|forkpty|posix_spawnp?|spawn\w+|exec\w+|system)"
             r"|\w*PoolExecutor|Broken(Executor|ProcessPool)|(import )?concurrent\.futures|get_context|joblib|loky"
         ),
-        {"bulk.jobs.engines": "runs calls elsewhere", "bulk.jobs.workers": "notices processes that ended"},
+        {"bulk.jobs.executors": "runs calls elsewhere", "bulk.jobs.workers": "notices processes that ended"},
     ),
     "starts threads": (
         (
@@ -127,7 +127,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
             r"|ThreadPoolExecutor"
         ),
         {
-            "bulk.jobs.engines": "runs functions like map",
+            "bulk.jobs.executors": "runs functions like map",
             "bulk.files.sources.identify": "looks at many files at a time",
         },
     ),
@@ -149,7 +149,7 @@ OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
         r"JOB_\w+|if_version=|fsync|mkstemp|mkdtemp|\w*Temporary\w+|sqlite3|shelve|dump|write_text|write_bytes|memmap",
         {
             "bulk.jobs.claim_folder": "the claim, the marks of tasks and the record of a publication",
-            "bulk.jobs.plan_place": "the document of a plan",
+            "bulk.jobs.plan_location": "the document of a plan",
             "bulk.files.running.tasks": "the folder of the claim",
             "bulk.files.records.journal": "the journal of ingested files",
             "bulk.files.sources.readers": "local copies of files",

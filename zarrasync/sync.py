@@ -1734,9 +1734,9 @@ class JobPlan(JobPlanBase):
     __slots__ = ()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The path or the URL by which ``open_plan`` opens this plan; empty if it has no document."""
-        return self._async.place
+        return self._async.location
 
     @property
     def kind(self) -> str:

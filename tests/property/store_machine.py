@@ -213,7 +213,7 @@ def _requests(draw: st.DrawFn, model: dict[str, bytes]) -> Request:
         return Request(key, 0, draw(offsets), suffix=True)
     start = 0 if kind == "whole" else draw(offsets)
     length = draw(offsets) if kind in ("range", "into") else None
-    return Request(key, start, length, into=memoryview(bytearray(length or 0)) if kind == "into" else None)
+    return Request(key, start, length, out=memoryview(bytearray(length or 0)) if kind == "into" else None)
 
 
 def _part(value: bytes, request: Request) -> bytes:

@@ -29,7 +29,7 @@ async def test_an_absent_key_is_none(store):
     for key in ("nothing", "a", "a/b/c", "a/bb", "b/c/d"):
         assert await store.get(key) is None
         assert await store.stat(key) is None
-        assert await store.fetch([Request(key, 9, 0, into=memoryview(bytearray()))]) == [None]
+        assert await store.fetch([Request(key, 9, 0, out=memoryview(bytearray()))]) == [None]
         assert not await store.exists(key)
 
 
@@ -53,7 +53,7 @@ async def test_fetch_uses_given_memory_only_if_the_value_fits(store):
     await store.set("k", b"abcdef")
     for size in (3, 6, 20):
         memory = memoryview(bytearray(size))
-        (value,) = await store.fetch([Request("k", into=memory)])
+        (value,) = await store.fetch([Request("k", out=memory)])
         assert bytes(value.data) == b"abcdef"
 
 

@@ -12,7 +12,7 @@ from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.stores import resolve
 
 
@@ -24,7 +24,7 @@ def ingest_in_tasks(sources: Any, store: Any, *, concat: str = "time", **argumen
 
 def work_of(plan: FilesPlan, store: Any) -> FilesWork:
     """Return the commands of a plan, as another process opens them."""
-    return FilesWork(plan, NodePlace(resolve(store), plan.path), config.get())
+    return FilesWork(plan, NodeLocation(resolve(store), plan.path), config.get())
 
 
 def run_all(work: FilesWork, *, verify: bool = False) -> None:

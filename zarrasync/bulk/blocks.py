@@ -25,8 +25,8 @@ from zarrasync._concurrency.offload import compute, iterate_in_worker
 from zarrasync._concurrency.semaphores import FifoSemaphore
 from zarrasync.bulk.block_plan import BlockPlan, PairCoverage
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.jobs.compare import compare_values
-from zarrasync.bulk.jobs.plan_place import job_name
+from zarrasync.bulk.jobs.plan_location import job_name
+from zarrasync.bulk.jobs.verification import compare_values
 from zarrasync.bulk.reports import measured
 from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import IngestReport, ProgressLike, skip_of

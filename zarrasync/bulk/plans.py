@@ -18,7 +18,7 @@ from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, place_of
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, location_of
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError
@@ -28,7 +28,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import resolve
 
-_Parse = Callable[[Mapping[str, Any], NodePlace, str, settings.Config], PlannedWork]
+_Parse = Callable[[Mapping[str, Any], NodeLocation, str, settings.Config], PlannedWork]
 _KINDS: dict[str, _Parse] = {
     "copy": CopyWork.from_json,
     "ingest": FilesWork.from_json,
@@ -80,45 +80,47 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
     root, own_options = os.path.abspath(root), options
     if isinstance(plan, str | os.PathLike) and "://" not in os.fspath(plan):
         own_options = None  # they are for the destination, which the document names
-    for place in _places(plan, path, own_options, config):
-        if (document := place.load()) is not None:
+    for location in _locations(plan, path, own_options, config):
+        if (document := location.load()) is not None:
             break
     else:
-        dest = NodePlace(resolve(plan, own_options, config), path, name_of(plan))
+        dest = NodeLocation(resolve(plan, own_options, config), path, name_of(plan))
         if digest := Claim(dest.store.notes, path).planned().get("plan"):
             return AsyncJobPlan(LostWork(dest, digest), None)
         raise NodeNotFoundError(
             f"there is no plan at {name_of(plan) or plan!r}: it was finished or abandoned, or never made"
         )
     if document.get("finished"):
-        raise NodeNotFoundError(f"the plan {place.name} was finished or abandoned")
+        raise NodeNotFoundError(f"the plan {location.name} was finished or abandoned")
     if document.get("version") != VERSION:
-        raise MetadataError(f"{place.name or plan!r} is not a plan of version {VERSION}")
+        raise MetadataError(f"{location.name or plan!r} is not a plan of version {VERSION}")
     if (parse := _KINDS.get(document.get("kind", ""))) is None:
-        raise MetadataError(f"the plan {place.name} is of an unknown kind: {document.get('kind')!r}")
+        raise MetadataError(f"the plan {location.name} is of an unknown kind: {document.get('kind')!r}")
     try:
         own = normalize_path(document["dest"]["path"])
     except (KeyError, TypeError, ValueError) as error:
-        raise MetadataError(f"the plan {place.name} is damaged: it names no destination") from error
-    if not place.is_inside:
-        dest = NodePlace.of(document["dest"], root, options, config)
+        raise MetadataError(f"the plan {location.name} is damaged: it names no destination") from error
+    if not location.is_inside:
+        dest = NodeLocation.of(document["dest"], root, options, config)
     elif own == path:
-        dest = NodePlace(place.store, path, name_of(plan))
+        dest = NodeLocation(location.store, path, name_of(plan))
     elif not path and name_of(plan).endswith(f"/{own}"):  # the store is opened as it was when the plan was made
         name = name_of(plan).removesuffix(f"/{own}")
-        dest = NodePlace(resolve(name, own_options, config), own, name)
+        dest = NodeLocation(resolve(name, own_options, config), own, name)
     else:
-        raise MetadataError(f"the plan {place.name} is of /{own}, not of /{path}")
-    return AsyncJobPlan(parse(document, dest, root, config), place)
+        raise MetadataError(f"the plan {location.name} is of /{own}, not of /{path}")
+    return AsyncJobPlan(parse(document, dest, root, config), location)
 
 
-def _places(plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config) -> Iterator[PlanPlace]:
-    """Yield the places where the document of a plan may be: in a destination, or elsewhere."""
+def _locations(
+    plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config
+) -> Iterator[PlanLocation]:
+    """Yield the locations where the document of a plan may be: in a destination, or elsewhere."""
     is_path = isinstance(plan, str | os.PathLike)
     if not (is_path and os.path.isfile(plan)):
-        yield PlanPlace.of(None, NodePlace(resolve(plan, options, config), path, name_of(plan)), options, config)
+        yield PlanLocation.of(None, NodeLocation(resolve(plan, options, config), path, name_of(plan)), options, config)
     if is_path:
-        yield place_of(plan, options, config)
+        yield location_of(plan, options, config)
 
 
 # ------------------------------------------------------------------ lost documents
@@ -133,7 +135,7 @@ class LostWork(PlannedWork):
         identity: The digest of the plan.
     """
 
-    dest: NodePlace
+    dest: NodeLocation
     identity: str
     kind = "lost"
     notes: Sequence[str] = ("the document of the plan is lost, so that it can only be abandoned",)

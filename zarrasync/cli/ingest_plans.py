@@ -163,7 +163,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     if tasks:
         lines.append(f"  zarrasync ingest run {place} --task N    (N from 0 to {len(tasks) - 1})")
     lines += [f"  zarrasync ingest finish {place}", *plan.notes, *plan.left_out]
-    facts = {"plan": plan.place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out}
+    facts = {"plan": plan.location, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out}
     console.result(facts, *lines)
     return INCOMPLETE if plan.left_out else 0
 

@@ -20,7 +20,7 @@ from zarrasync import sync
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.jobs.compare import compare_values
+from zarrasync.bulk.jobs.verification import compare_values
 from zarrasync.display.progress import IngestReport, ignore_progress, part_of
 from zarrasync.errors import ShapeError
 from zarrasync.integrations.dask_targets import WriteTarget, current_cluster, stop_in_process

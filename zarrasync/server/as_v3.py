@@ -98,7 +98,7 @@ class V3Store(Store):
             key = (self._hierarchy.version_key(translation.array), coords)
             return _value_of(await self._encoded.get(key, partial(self._encode, translation, coords)), request)
         chunks = chunks_of(translation.array)
-        stored = request._replace(key=chunks.key(coords), into=None)
+        stored = request._replace(key=chunks.key(coords), out=None)
         (value,) = await run_on_store(partial(chunks.store.fetch, [stored], versions=True), chunks.store)
         return value
 

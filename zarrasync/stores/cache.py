@@ -283,7 +283,7 @@ class CachingStore(CacheStore):
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         if must_bypass_cache(self):
-            return await self._fetch_inner([request._replace(into=None) for request in requests], versions)
+            return await self._fetch_inner([request._replace(out=None) for request in requests], versions)
         values: dict[RangeKey, Value | None] = {}
         changes_value = holds_key_lock()
         with self._lock:
@@ -293,7 +293,7 @@ class CachingStore(CacheStore):
                 if entry is not None and (entry.value is not None or not changes_value):
                     values[request[:4]] = entry.value
                 else:  # the cache must not keep memory that callers lend
-                    misses[request[:4]] = request._replace(into=None)
+                    misses[request[:4]] = request._replace(out=None)
             self._hits += len(requests) - len(misses)
         if misses and changes_value:
             fetched = await self._fetch_inner(tuple(misses.values()), versions)

@@ -107,7 +107,7 @@ class DiskCachingStore(CacheStore):
         if changes_value:  # cached absence must not be used, see must_bypass_cache
             cached = [None if result is None or result.value is None else result for result in cached]
         misses = [
-            request._replace(into=None) for request, result in zip(requests, cached, strict=True) if result is None
+            request._replace(out=None) for request, result in zip(requests, cached, strict=True) if result is None
         ]
         with self._lock:
             self.hits += len(requests) - len(misses)

@@ -205,7 +205,7 @@ class LocalStore(Store):
             if request.limit is not None and length > request.limit:
                 request.check_size(length)
             version = version_of(state) if versions else None
-            return Value(read_fully(handle, start, length, request.into), version, size)
+            return Value(read_fully(handle, start, length, request.out), version, size)
         except (OSError, BudgetExceeded, MemoryError) as error:
             raise store_error(error, request.key, "read", self) from error
 

@@ -18,7 +18,7 @@ class Request(NamedTuple):
         start: Offset of the first byte.
         length: Number of bytes; ``None`` for all bytes from ``start`` to the end.
         suffix: Whether to fetch the last ``length`` bytes instead.
-        into: Memory that the store may read into if the bytes fit. Stores may ignore it.
+        out: Memory that the store may read into if the bytes fit. Stores may ignore it.
         limit: The most bytes that the whole value may have. A store that would have to receive or decompress more raises
             ``StoreError``. ``None`` for any number.
     """
@@ -27,7 +27,7 @@ class Request(NamedTuple):
     start: int = 0
     length: int | None = None
     suffix: bool = False
-    into: Buffer | None = None
+    out: Buffer | None = None
     limit: int | None = None
 
     def bounds(self, size: int) -> tuple[int, int]:

@@ -367,7 +367,7 @@ class PrefixStore(WrapperStore):
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         prefix = self.prefix
-        full = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into, r.limit) for r in requests]
+        full = [Request(prefix + r.key, r.start, r.length, r.suffix, r.out, r.limit) for r in requests]
         return await self.inner.fetch(full, versions=versions)
 
     def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine

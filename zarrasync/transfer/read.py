@@ -108,7 +108,7 @@ class SingleChunk(NamedTuple):
         out = (aligned_empty if length >= PAGES else np.empty)(self.transform.shape, chain.spec.dtype.numpy)
         memory = as_bytes_view(out)
         (value,) = await self.chunks.store.fetch(
-            [Request(key, start, length, into=memoryview(memory), limit=self.chunks.limit)]
+            [Request(key, start, length, out=memoryview(memory), limit=self.chunks.limit)]
         )
         if value is None:
             return None

@@ -18,7 +18,7 @@ from zarrasync import Layout, stores
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag, raise_if_cancelled
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.plan_location import PlanLocation
 from zarrasync.bulk.jobs.runs import Run
 from zarrasync.stores import Store
 from zarrasync.stores.leases import Entry, Lease
@@ -170,7 +170,7 @@ def test_a_plan_that_is_cancelled_leaves_no_document():
     store, flag = Distant(stores.MemoryStore()), CancelFlag()
     token = CALL_FLAG.set(flag)
     try:
-        with pytest.raises(CancelledError), PlanPlace(store, "a.plan", "a.plan", is_inside=False).saving() as save:
+        with pytest.raises(CancelledError), PlanLocation(store, "a.plan", "a.plan", is_inside=False).saving() as save:
             save({})
             flag.cancel()
             raise_if_cancelled()

@@ -75,7 +75,7 @@ async def test_tasks_in_any_order(api: Api, source: Path, tmp_path: Path):
 async def test_the_plan_lies_in_the_destination_until_it_is_finished(api: Api, source: Path, tmp_path: Path):
     dest = tmp_path / "dest.zarr"
     plan = await api(api.plan_copy(source, dest, chunks={"x": (10, 10)}, tasks=2))
-    assert plan.place == str(dest)
+    assert plan.location == str(dest)
     opened = await api(api.open_plan(dest))
     assert opened.tasks == plan.tasks
     assert opened.to_json() == plan.to_json()
@@ -127,7 +127,7 @@ async def test_a_plan_that_is_abandoned(api: Api, source: Path, tmp_path: Path):
     with pytest.raises(WriteConflictError, match="not in progress"):
         await api(plan.finish())
     plan = await api(api.plan_copy(source, dest, dest_path="a/b"))
-    opened = await api(api.open_plan(plan.place))
+    opened = await api(api.open_plan(plan.location))
     await api(opened.run())
     await api(opened.finish())
     assert_copied(source, dest / "a" / "b")
@@ -188,7 +188,7 @@ async def test_plans_of_data_in_memory(api: Api, source: Path):
     origin, dest = stores.MemoryStore(), stores.MemoryStore()
     sync.copy(source, origin)
     plan = await api(api.plan_copy(origin, dest, chunks={"x": (10, 10)}))
-    assert plan.place == ""
+    assert plan.location == ""
     with pytest.raises(UnsupportedOperation, match="no name"):
         plan.to_json()
     await api(plan.run())
@@ -198,7 +198,7 @@ async def test_plans_of_data_in_memory(api: Api, source: Path):
 
 def test_plans_can_be_pickled(source: Path, tmp_path: Path):
     plan = sync.plan_copy(sync.open_group(source), tmp_path / "dest.zarr", tasks=2)
-    assert plan.place == ""  # the source was not opened by this call
+    assert plan.location == ""  # the source was not opened by this call
     other = pickle.loads(pickle.dumps(plan))
     other.run()
     other.finish()

@@ -47,7 +47,7 @@ def names(folder: Path) -> list[str]:
 async def test_tasks_in_any_order(api: Api, tmp_path: Path):
     paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
     plan = await api(api.plan_ingest(paths, out, **ROWS))
-    assert (plan.kind, plan.place) == ("ingest", str(out))
+    assert (plan.kind, plan.location) == ("ingest", str(out))
     assert [task.number for task in plan.tasks] == [0, 1, 2]
     assert sum(task.nbytes for task in plan.tasks) == 3 * 24 * 6 * 8 * 2  # packed values
     for number in reversed(range(3)):
@@ -73,10 +73,10 @@ async def test_tasks_in_any_order(api: Api, tmp_path: Path):
 def test_tasks_in_other_processes(tmp_path: Path, name: str):
     paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
     plan = sync.plan_ingest(paths, out, plan=tmp_path / name if name else None, **ROWS)
-    assert plan.place == str(tmp_path / (name or "out.zarr"))
-    started = [subprocess.Popen([sys.executable, "-c", RUN, plan.place, str(task.number)]) for task in plan.tasks]
+    assert plan.location == str(tmp_path / (name or "out.zarr"))
+    started = [subprocess.Popen([sys.executable, "-c", RUN, plan.location, str(task.number)]) for task in plan.tasks]
     assert [process.wait() for process in started] == [0] * len(plan.tasks)
-    sync.open_plan(plan.place).finish()
+    sync.open_plan(plan.location).finish()
     assert_same(out, joined(paths))
     assert not (tmp_path / "job.plan").exists()
 
@@ -104,8 +104,8 @@ async def test_finish_needs_all_tasks(api: Api, tmp_path: Path):
 async def test_a_group_in_the_destination(api: Api, tmp_path: Path):
     paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
     plan = await api(api.plan_ingest(paths, out, path="a/b", **ROWS))
-    assert plan.place == plan.explain().destination == str(out / "a" / "b")
-    for opened in (await api(api.open_plan(plan.place)), await api(api.open_plan(out, path="a/b"))):
+    assert plan.location == plan.explain().destination == str(out / "a" / "b")
+    for opened in (await api(api.open_plan(plan.location)), await api(api.open_plan(out, path="a/b"))):
         assert opened.to_json() == plan.to_json()
     with pytest.raises(NodeNotFoundError):
         await api(api.open_plan(out))
@@ -120,7 +120,7 @@ async def test_plans_can_be_pickled(api: Api, tmp_path: Path):
     for number, dest in enumerate((stores.LocalStore(out), out)):
         append = bool(number)
         plan = await api(api.plan_ingest(paths[: 1 + number], dest, append=append, **ROWS))
-        assert (plan.place == "") == (not number)
+        assert (plan.location == "") == (not number)
         copy = pickle.loads(pickle.dumps(plan))
         assert copy.tasks == plan.tasks
         await api(copy.run())
@@ -131,7 +131,7 @@ async def test_plans_can_be_pickled(api: Api, tmp_path: Path):
 async def test_a_store_in_memory(api: Api, tmp_path: Path):
     paths, store = write_days(tmp_path / "nc", range(2)), stores.MemoryStore()
     plan = await api(api.plan_ingest(paths, store, **ROWS))
-    assert plan.place == ""
+    assert plan.location == ""
     await api(plan.run())
     await api(plan.finish())
     np.testing.assert_array_equal(sync.open_array(store, path="mask")[:], joined(paths).mask)
@@ -149,7 +149,7 @@ async def test_an_object_store(
     paths, dest = write_days(tmp_path / "nc", range(3)), f"{url}/out.zarr"
     monkeypatch.chdir(tmp_path)
     plan = await api(api.plan_ingest("nc/*.nc", dest, storage_options=options, **ROWS))
-    assert plan.place == dest
+    assert plan.location == dest
     document = json.dumps(plan.to_json())
     assert str(tmp_path) not in document
     assert '"nc/day0.nc"' in document
@@ -178,7 +178,7 @@ async def test_a_document_beside_an_object_store(
     paths, dest = write_days(tmp_path / "nc", range(2)), f"{url}/out.zarr"
     place = f"{url}/plans/job.json" if is_remote else str(tmp_path / "job.json")
     plan = await api(api.plan_ingest(paths, dest, plan=place, storage_options=options, **ROWS))
-    assert plan.place == place
+    assert plan.location == place
     opened = await api(api.open_plan(place, storage_options=options))
     assert opened.tasks == plan.tasks
     await api(opened.run())
@@ -238,7 +238,7 @@ async def test_nothing_is_new(api: Api, tmp_path: Path):
         plan = await api(api.plan_ingest(paths, out, append=True, plan=place, **ROWS))
         assert plan.tasks == ()
         assert "nothing to do" in str(plan)
-        opened = await api(api.open_plan(plan.place))
+        opened = await api(api.open_plan(plan.location))
         assert opened.tasks == ()
         assert (await api(opened.run())).blocks == 0
         assert (await api(opened.run(0))).blocks == 0
@@ -246,7 +246,7 @@ async def test_nothing_is_new(api: Api, tmp_path: Path):
         assert names(out) == before
         assert not (out / ".ingest").exists()
         with pytest.raises(NodeNotFoundError, match="there is no plan"):
-            await api(api.open_plan(plan.place))
+            await api(api.open_plan(plan.location))
     plan = await api(api.plan_ingest(paths, out, append=True, **ROWS))
     await api(plan.abandon())
     assert names(out) == before
@@ -319,7 +319,7 @@ async def test_a_late_finish_keeps_the_document_of_a_later_plan(api: Api, tmp_pa
     later = await api(api.plan_ingest(paths, out, append=True, **options))
     await api(first.finish())
     await api(nothing_new.finish())
-    opened = await api(api.open_plan(later.place))
+    opened = await api(api.open_plan(later.location))
     assert opened.tasks == later.tasks
     await api(opened.run())
     await api(opened.finish())
@@ -336,7 +336,7 @@ async def test_two_plans_for_one_destination(api: Api, tmp_path: Path):
         assert again.to_json() == plan.to_json()
         with pytest.raises(WriteConflictError, match="is not finished"):
             await api(api.plan_ingest(paths, out, **options))
-        opened = await api(api.open_plan(plan.place))
+        opened = await api(api.open_plan(plan.location))
         assert opened.to_json() == plan.to_json()
         await api(opened.run())
         await api(opened.finish())

@@ -153,7 +153,7 @@ async def test_what_cannot_be_planned(api: Api, tmp_path: Path):
     plan = await api(planner(api)(dataset, tmp_path / "out"))
     with pytest.raises(UnsupportedOperation, match="no JSON document"):
         plan.to_json()
-    assert plan.place == ""
+    assert plan.location == ""
     await api(plan.abandon())
     assert files(tmp_path / "out") == {}
 

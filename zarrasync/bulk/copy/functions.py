@@ -16,7 +16,7 @@ from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Output, make_tasks
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport, measured
@@ -202,7 +202,7 @@ async def plan_copy(
         source, dest, source_path, dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite,
         all_files, source_options, dest_options, values, CopyReport(), tasks=tasks,
     )  # fmt: skip
-    return await begin_plan(work, PlanPlace.of(plan, work.dest, dest_options, values))
+    return await begin_plan(work, PlanLocation.of(plan, work.dest, dest_options, values))
 
 
 async def _work(
@@ -252,8 +252,8 @@ async def _work(
     ]
     boxes, sizes = make_tasks([outputs], tasks)
     return CopyWork(
-        source=NodePlace(nodes[0][1].store, root.path, name_of(source)),
-        dest=NodePlace(target.store, target.path, name_of(dest)),
+        source=NodeLocation(nodes[0][1].store, root.path, name_of(source)),
+        dest=NodeLocation(target.store, target.path, name_of(dest)),
         format=target.format,
         config=target.config,
         boxes=boxes,

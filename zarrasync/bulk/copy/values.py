@@ -19,7 +19,7 @@ from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.block_plan import memory_limit
 from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
-from zarrasync.bulk.jobs.compare import compare_arrays
+from zarrasync.bulk.jobs.verification import compare_arrays
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space

@@ -22,7 +22,7 @@ from zarrasync.bulk.files.sources.datasets import register_preprocess
 from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import report_progress
 from zarrasync.errors import UnsupportedByFormat
@@ -102,15 +102,15 @@ def plan_ingestion(parameters: Parameters, plan: Any = None) -> AsyncJobPlan:
         transaction = None if store.transactions is None else store.transactions.detach()
         own = store if transaction is None else transaction.store
         job = make_job(replace(parameters, store=own, storage_options=None), is_planned=True)
-        dest = NodePlace(store, job.handle.path, name_of(parameters.store))
-        place = PlanPlace.of(plan, dest, parameters.storage_options, parameters.config)
+        dest = NodeLocation(store, job.handle.path, name_of(parameters.store))
+        location = PlanLocation.of(plan, dest, parameters.storage_options, parameters.config)
 
         def planned(files: FilesPlan | None, report: FilesReport) -> AsyncJobPlan:
             notes = (*report.notes, *(() if files is None else missing_credentials(files)))
             work = FilesWork(files, dest, job.handle.config, report.known, notes, tuple(report.left_out))
-            return AsyncJobPlan(work, place if dest.name else None)
+            return AsyncJobPlan(work, location if dest.name else None)
 
-        with place.saving() as save_document:
+        with location.saving() as save_document:
 
             def save(files: FilesPlan | None, report: FilesReport) -> None:
                 if dest.name:

@@ -15,8 +15,8 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
-from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files, unread_files
-from zarrasync.bulk.files.planning.fitting import add_stored_forms
+from zarrasync.bulk.files.planning.consistency import add_stored_forms
+from zarrasync.bulk.files.planning.file_choice import Choice, choose_files, unknown_files, unread_files
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target

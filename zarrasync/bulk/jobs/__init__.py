@@ -1,1 +1,1 @@
-"""The engine of jobs: where their tasks run."""
+"""The engine of jobs: their tasks, where they run, and the claims of their destinations."""

@@ -21,7 +21,7 @@ from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
@@ -57,8 +57,8 @@ class ClaimedWork(PlannedWork):
         is_shown_at_once: Whether one document shows the result, so that readers cannot see a part of it.
     """
 
-    source: NodePlace = field(metadata=TRANSIENT)
-    dest: NodePlace = field(metadata=TRANSIENT)
+    source: NodeLocation = field(metadata=TRANSIENT)
+    dest: NodeLocation = field(metadata=TRANSIENT)
     format: Format = field(metadata=TRANSIENT)
     config: Config = field(metadata=TRANSIENT)
     boxes: Sequence[Sequence[Box]] = ()
@@ -79,12 +79,12 @@ class ClaimedWork(PlannedWork):
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: Config) -> Self:
+    def from_json(cls, values: Mapping[str, Any], dest: NodeLocation, root: str, config: Config) -> Self:
         """Return the work that a document describes.
 
         Args:
             values: The document.
-            dest: The place of the result.
+            dest: The location of the result.
             root: The directory to which relative paths of the source refer.
             config: The settings.
 
@@ -93,7 +93,7 @@ class ClaimedWork(PlannedWork):
         """
         what, own = f"plan of the {cls.kind}", {name: values[name] for name in values if name not in _HEAD}
         try:
-            source = NodePlace.of(values["source"], root, None, config)
+            source = NodeLocation.of(values["source"], root, None, config)
             format_ = formats.by_name(values["zarr_format"])
         except (KeyError, TypeError, ValueError) as error:
             raise MetadataError(f"the {what} is damaged: it names no source or no format") from error
@@ -326,12 +326,12 @@ def _text(boxes: Sequence[Box]) -> str:
     return str(boxes[0]) if len(boxes) == 1 else f"{boxes[0]} … {boxes[-1]}, {len(boxes):,} parts"
 
 
-async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
+async def begin_plan(work: ClaimedWork, location: PlanLocation) -> AsyncJobPlan:
     """Return the plan for work, after its document was stored and other jobs are kept away from the destination.
 
     Args:
         work: The work.
-        place: The place of the document. Without a name of the sources, none is stored in the destination.
+        location: The location of the document. Without a name of the sources, none is stored in the destination.
 
     Raises:
         UnsupportedOperation: If the sources have no names, and the document would lie outside the destination; or if the
@@ -341,16 +341,16 @@ async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
         raise UnsupportedOperation(
             f"no plan of this job can be made for {work.store!r}, because its tasks would not share a commit; write it in one call"
         )
-    plan = AsyncJobPlan(work, place)
+    plan = AsyncJobPlan(work, location)
     try:
         document = plan.to_json()
     except UnsupportedOperation:
-        if not place.is_inside:
+        if not location.is_inside:
             raise
         plan, document = AsyncJobPlan(work, None), None
 
     def begin() -> None:
-        with place.saving() as save:
+        with location.saving() as save:
             work.begin(lambda: None if document is None else save(document))
 
     await run_in_new_thread(begin)

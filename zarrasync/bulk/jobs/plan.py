@@ -16,7 +16,7 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import measured
@@ -51,7 +51,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Options with which a process opens the places of a plan, which contains no credentials.
+    """Options with which a process opens the locations of a plan, which contains no credentials.
 
     Attributes:
         storage_options: Options of the filesystem or object store of the destination.
@@ -98,7 +98,7 @@ class PlannedWork(ABC):
     """
 
     kind: str
-    dest: NodePlace
+    dest: NodeLocation
     sizes: Sequence[Sizes]
     notes: Sequence[str]
     left_out: Sequence[str]
@@ -250,17 +250,17 @@ class AsyncJobPlan:
 
     ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
     finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
-    ``.ingest/plan.json`` in the destination, or at the place that ``plan`` names; ``open_plan`` opens it on other machines.
+    ``.ingest/plan.json`` in the destination, or at the location that ``plan`` names; ``open_plan`` opens it on other machines.
     It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
     """
 
-    def __init__(self, work: PlannedWork, place: PlanPlace | None) -> None:
-        self._work, self._place = work, place
+    def __init__(self, work: PlannedWork, location: PlanLocation | None) -> None:
+        self._work, self._location = work, location
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The path or the URL by which ``open_plan`` opens this plan; empty if it has no document."""
-        return "" if self._place is None else self._place.name
+        return "" if self._location is None else self._location.name
 
     @property
     def kind(self) -> str:
@@ -294,7 +294,7 @@ class AsyncJobPlan:
         Raises:
             UnsupportedOperation: If the sources exist only in this process, such as arrays in memory.
         """
-        root = os.getcwd() if self._place is not None and not self._place.is_local else None
+        root = os.getcwd() if self._location is not None and not self._location.is_local else None
         return {"version": VERSION, "kind": self.kind, "digest": self._work.digest, **self._work.to_json(root)}
 
     async def run(
@@ -371,8 +371,8 @@ class AsyncJobPlan:
         await self._erase()
 
     async def _erase(self) -> None:
-        if self._place is not None:
-            await run_in_new_thread(partial(self._place.erase, self._work.digest))
+        if self._location is not None:
+            await run_in_new_thread(partial(self._location.erase, self._work.digest))
 
     def __repr__(self) -> str:
         return f"<AsyncJobPlan {self.explain().summary()}>"

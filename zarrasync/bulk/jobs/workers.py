@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.jobs.engines import Processes, engine_of
+from zarrasync.bulk.jobs.executors import ProcessesExecutor, executor_of
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress
@@ -29,7 +29,7 @@ _ALONE = 8 << 20
 """Bytes of an array that this process copies in less time than sharing the work would take."""
 _POLL_SECONDS = 0.2
 _SILENT_SECONDS = 30.0
-"""Time without a finished call after which an engine looks for its workers."""
+"""Time without a finished call after which an executor looks for its workers."""
 _DEAD = ("KilledWorker", "TerminatedWorkerError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
 """Names of errors of dask, loky and Ray, which need not be installed."""
 _FINAL = (ReadOnlyError, UnsupportedOperation, WriteConflictError)
@@ -40,7 +40,7 @@ class Workers:
     """Other processes, of this machine or of others, that run calls.
 
     Args:
-        executor: The argument of users; see ``engine_of``. ``None`` and 1 stand for this process.
+        executor: The argument of users; see ``executor_of``. ``None`` and 1 stand for this process.
         start_method: How processes of this machine start.
 
     Raises:
@@ -49,23 +49,23 @@ class Workers:
     """
 
     def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
-        self._engine = engine_of(executor, start_method)
+        self._executor = executor_of(executor, start_method)
         self._run_of: Callable[[], Run] | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether calls run in this process."""
-        return self._engine is None
+        return self._executor is None
 
     @property
     def is_on_this_machine(self) -> bool:
         """Whether calls are known to run on this machine, so that they can use its files."""
-        return self._engine is None or self._engine.is_on_this_machine
+        return self._executor is None or self._executor.is_on_this_machine
 
     @property
     def count(self) -> int:
         """The number of processes that share the processors of this machine."""
-        return 1 if self._engine is None else self._engine.count
+        return 1 if self._executor is None else self._executor.count
 
     def check_stores(self, *used: Store) -> None:
         """Check that calls can use stores.
@@ -74,7 +74,7 @@ class Workers:
             StoreError: If a store exists only in this process, and calls do not run there.
         """
         for store in used:
-            if not (self._engine is None or self._engine.may_share_memory or store.shareable):
+            if not (self._executor is None or self._executor.may_share_memory or store.shareable):
                 raise StoreError(
                     f"{store!r} exists only in this process, so other processes cannot use it; use files or an object "
                     "store, or omit the executor"
@@ -90,13 +90,13 @@ class Workers:
 
     def warm(self) -> None:
         """Start processes of this machine, which import modules while this one does other work."""
-        if isinstance(self._engine, Processes):
-            self._engine.warm()
+        if isinstance(self._executor, ProcessesExecutor):
+            self._executor.warm()
 
     def close(self) -> None:
         """End the processes that this object has started."""
-        if self._engine is not None:
-            self._engine.close()
+        if self._executor is not None:
+            self._executor.close()
 
     def run(
         self, numbers: Iterable[int], call: Callable[[int], Callable[[], T]], done: Callable[[int, T], None]
@@ -116,8 +116,8 @@ class Workers:
             UnsupportedOperation: If the executor returns something else than the result of a call.
             Exception: What a call has raised.
         """
-        engine = self._engine
-        assert engine is not None
+        executor = self._executor
+        assert executor is not None
         attempts: dict[int, int] = {}
         waiting, delayed = deque(numbers), list[tuple[float, int]]()
         running: dict[Future[tuple[int, T]], int] = {}
@@ -128,10 +128,10 @@ class Workers:
                 now = clock.monotonic()
                 waiting.extendleft(number for due, number in delayed if due <= now)
                 delayed = [item for item in delayed if item[0] > now]
-                own = [waiting.popleft() for _ in range(min(len(waiting), engine.width - len(running)))]
+                own = [waiting.popleft() for _ in range(min(len(waiting), executor.width - len(running)))]
                 if own:
                     calls = [partial(_numbered, number, call(number)) for number in own]
-                    running.update(zip(engine.start(calls), own, strict=True))
+                    running.update(zip(executor.start(calls), own, strict=True))
                 if not running:
                     clock.current().sleep_blocking(max(0.0, min(due for due, _ in delayed) - now))
                     continue
@@ -143,7 +143,7 @@ class Workers:
                     last = clock.monotonic()
                 elif clock.monotonic() - last > _SILENT_SECONDS:
                     last = clock.monotonic()
-                    engine.warn(len(running))
+                    executor.warn(len(running))
                 for future in ended:
                     number = running.pop(future)
                     error = _cancelled(number) if future.cancelled() else future.exception()
@@ -154,13 +154,13 @@ class Workers:
                     self._check(error, number, attempts[number])
                     delayed.append((clock.monotonic() + _PAUSE * 2 ** (attempts[number] - 1), number))
         finally:
-            clock.current().wait_for(engine.cancel(running))
+            clock.current().wait_for(executor.cancel(running))
 
     def _check(self, error: BaseException, number: int, attempts: int) -> None:
         """Raise an error of a call if it is not worth a repetition."""
-        assert self._engine is not None
+        assert self._executor is not None
         if isinstance(error, BrokenExecutor) or type(error).__name__ in _DEAD:
-            if attempts < _MOST_ATTEMPTS and self._engine.recover():
+            if attempts < _MOST_ATTEMPTS and self._executor.recover():
                 return
             times = f" {attempts} times" if attempts > 1 else ""
             raise StoreError(
@@ -189,7 +189,7 @@ class Workers:
         Raises:
             StoreError: If a store exists only in this process, a store failed, or workers ended.
         """
-        if self._engine is None:
+        if self._executor is None:
             return await work(items, progress or ignore_progress)
         self.check_stores(*used)
         listed, is_blocking = list(items), all(store.blocking for store in used)

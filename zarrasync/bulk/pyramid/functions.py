@@ -13,7 +13,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.bulk.pyramid.prepare import Convention, Pyramid, PyramidRequest, prepare
@@ -191,8 +191,8 @@ async def plan_pyramid(
         store, path, dest, dest_path, axes, levels, method, missing, convention, layout, overwrite, storage_options,
         dest_options, values, tasks,
     )  # fmt: skip
-    place = PlanPlace.of(plan, work.dest, storage_options if dest is None else dest_options, values)
-    return await begin_plan(work, place)
+    location = PlanLocation.of(plan, work.dest, storage_options if dest is None else dest_options, values)
+    return await begin_plan(work, location)
 
 
 async def _work(
@@ -228,5 +228,5 @@ async def _work(
     node = await open(store, path=path, mode=mode, storage_options=storage_options, config=config)
     target = node.store if dest is None else resolve(dest, dest_options, config)
     pyramid, notes = await prepare(node, None if dest is None and not dest_path else target, dest_path, request)
-    source = NodePlace(node.store, node.path, name_of(store))
+    source = NodeLocation(node.store, node.path, name_of(store))
     return pyramid, PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), notes, tasks)

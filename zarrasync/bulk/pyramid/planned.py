@@ -21,7 +21,7 @@ from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.plan import Credentials
-from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
+from zarrasync.bulk.jobs.plan_location import NodeLocation, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
@@ -62,7 +62,9 @@ class PyramidWork(ClaimedWork):
     is_shown_at_once = True
 
     @classmethod
-    def of(cls, pyramid: Pyramid, source: NodePlace, dest_name: str, notes: list[str], tasks: int = 0) -> PyramidWork:
+    def of(
+        cls, pyramid: Pyramid, source: NodeLocation, dest_name: str, notes: list[str], tasks: int = 0
+    ) -> PyramidWork:
         """Return the work for a pyramid.
 
         Args:
@@ -85,7 +87,7 @@ class PyramidWork(ClaimedWork):
         boxes, sizes = make_tasks(stages[0 if is_copied else 1 :], tasks)
         return cls(
             source=source,
-            dest=NodePlace(handle.store, handle.path, dest_name),
+            dest=NodeLocation(handle.store, handle.path, dest_name),
             format=handle.format,
             config=handle.config,
             boxes=boxes,

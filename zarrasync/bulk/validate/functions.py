@@ -13,7 +13,7 @@ from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.digests import Manifest, compare_manifest
-from zarrasync.bulk.jobs.plan_place import job_name
+from zarrasync.bulk.jobs.plan_location import job_name
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate import hierarchy
 from zarrasync.bulk.validate.conventions import check_conventions, check_coordinates, check_lengths

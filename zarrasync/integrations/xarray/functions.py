@@ -17,7 +17,7 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.plan_location import PlanLocation
 from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.integrations.dask_targets import seceded
@@ -219,7 +219,7 @@ async def plan_write_dataset_async(
         datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
         jobs = await planned_jobs(datasets, encodings_of(dataset, encoding), request)
         work = await run_in_new_thread(partial(DatasetWork.of_jobs, jobs, name_of(store), tasks))
-        return await begin_plan(work, PlanPlace.of(None, work.dest, storage_options, settings.resolve(config)))
+        return await begin_plan(work, PlanLocation.of(None, work.dest, storage_options, settings.resolve(config)))
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
 from zarrasync.bulk.jobs.plan import Credentials
-from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.bulk.reports import CopyReport, WriteReport, add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress, report_progress
 from zarrasync.errors import UnsupportedOperation
@@ -237,15 +237,17 @@ class DatasetWork(CopyWork):
             for path, plan in plans.items()
         ]
         boxes, sizes = make_tasks([outputs], tasks)
-        place = NodePlace(request.store, request.group, name)
+        location = NodeLocation(request.store, request.group, name)
         return cls(
-            source=place,
-            dest=place,
+            source=location,
+            dest=location,
             format=first.format,
             config=settings.resolve(request.config),
             boxes=boxes,
             sizes=sizes,
-            documents={path: render_texts(first.format, join(place.path, path), node) for path, node in nodes.items()},
+            documents={
+                path: render_texts(first.format, join(location.path, path), node) for path, node in nodes.items()
+            },
             files={},
             consolidated=(),
             overwrite=request.mode == "w",
@@ -265,8 +267,8 @@ class DatasetWork(CopyWork):
         )
 
     def opened(self, credentials: Credentials) -> DatasetWork:
-        place = self.dest.opened(credentials.storage_options)
-        return replace(self, source=place, dest=place, request=replace(self.request, store=place.store))
+        location = self.dest.opened(credentials.storage_options)
+        return replace(self, source=location, dest=location, request=replace(self.request, store=location.store))
 
     @property
     def origin(self) -> str:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import Axis
-from zarrasync.bulk.files.planning.compare import is_same_attribute
+from zarrasync.bulk.files.planning.comparison import is_same_attribute
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places

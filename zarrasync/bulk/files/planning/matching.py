@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.planning.axis import RESERVED, Axis, merge_rows, reserved_labels, stack_rows
-from zarrasync.bulk.files.planning.compare import is_equal
-from zarrasync.bulk.files.planning.fitting import check_files
+from zarrasync.bulk.files.planning.comparison import is_equal
+from zarrasync.bulk.files.planning.consistency import check_files
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import Rows, digest_rows
 from zarrasync.bulk.files.records.plan import STORED

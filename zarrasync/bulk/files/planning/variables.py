@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import reserved_labels
-from zarrasync.bulk.files.planning.compare import Comparison, find_single_rows, is_comparable, is_projection
+from zarrasync.bulk.files.planning.comparison import Comparison, find_single_rows, is_comparable, is_projection
 from zarrasync.bulk.files.records.plan import FileVariable
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.conversions import common_units, convert_times

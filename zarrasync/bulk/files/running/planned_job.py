@@ -31,7 +31,7 @@ from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task, TaskRun
-from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import counted
@@ -305,7 +305,7 @@ class FilesWork(PlannedWork):
     """
 
     plan: FilesPlan | None
-    dest: NodePlace = field(metadata=records.TRANSIENT)
+    dest: NodeLocation = field(metadata=records.TRANSIENT)
     config: settings.Config = field(metadata=records.TRANSIENT)
     known: int = 0
     notes: Sequence[str] = ()
@@ -319,7 +319,7 @@ class FilesWork(PlannedWork):
         return {"dest": self.dest.to_json("destination", root), **records.to_json(own)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: settings.Config) -> FilesWork:
+    def from_json(cls, values: Mapping[str, Any], dest: NodeLocation, root: str, config: settings.Config) -> FilesWork:
         """Return the work that ``to_json`` has described.
 
         Args:

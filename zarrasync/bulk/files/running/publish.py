@@ -21,7 +21,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.files.records.journal import JOURNAL, Journal, change_sources, read_sources
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.compare import compare_values, has_values
+from zarrasync.bulk.jobs.verification import compare_values, has_values
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError, NodeNotFoundError, ShapeError
 from zarrasync.indexing.regions import Region
@@ -207,7 +207,9 @@ async def publish_group(
         is_complete=is_complete,
         is_independent=is_independent,
     )
-    await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
+    await change_sources(
+        NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change
+    )
     above = ancestors(handle.path)[::-1]
     nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):

@@ -228,7 +228,7 @@ class FileWorkers(Workers):
     """Workers that read headers and run the tasks of jobs with files, and this process with its open files.
 
     Args:
-        executor: The argument of users; see ``engine_of``. ``None`` and 1 stand for this process.
+        executor: The argument of users; see ``executor_of``. ``None`` and 1 stand for this process.
         start_method: How processes of this machine start.
     """
 

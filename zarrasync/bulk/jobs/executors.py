@@ -1,6 +1,6 @@
-"""Engines that run calls in other processes or on other machines.
+"""Executors that run calls in other processes or on other machines.
 
-An engine starts calls and knows nothing of tasks. ``Workers`` decides how many calls it gets at a time, and what happens
+An executor starts calls and knows nothing of tasks. ``Workers`` decides how many calls it gets at a time, and what happens
 to calls that fail.
 """
 
@@ -27,7 +27,7 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 _log = logging.getLogger(__name__)
 
 
-class Engine:
+class JobExecutor:
     """Runs calls, which it may have to pickle."""
 
     count = 1
@@ -47,7 +47,7 @@ class Engine:
         raise NotImplementedError
 
     def recover(self) -> bool:
-        """Prepare for more calls after a worker has ended; ``False`` if this engine cannot run any more."""
+        """Prepare for more calls after a worker has ended; ``False`` if this executor cannot run any more."""
         return False
 
     def cancel(self, futures: Iterable[Future[Any]]) -> list[Future[Any]]:
@@ -58,11 +58,11 @@ class Engine:
         """Log a warning if no worker can run the calls. It is called if no call ends for some time."""
 
     def close(self) -> None:
-        """End what this engine has started."""
+        """End what this executor has started."""
 
 
-def engine_of(executor: Any, start_method: str = "spawn") -> Engine | None:
-    """Return the engine for an argument ``executor``; ``None`` for threads of this process.
+def executor_of(executor: Any, start_method: str = "spawn") -> JobExecutor | None:
+    """Return the executor for an argument ``executor``; ``None`` for threads of this process.
 
     Args:
         executor: The number of processes of this machine, an object with ``submit``, a client of dask, the module ``ray``,
@@ -79,17 +79,17 @@ def engine_of(executor: Any, start_method: str = "spawn") -> Engine | None:
     if isinstance(executor, int | np.integer) and not isinstance(executor, bool):
         if executor < 1:
             raise ValueError(f"executor must be at least 1 process, found {executor!r}")
-        return None if executor == 1 else Processes(int(executor), start_method)
+        return None if executor == 1 else ProcessesExecutor(int(executor), start_method)
     if hasattr(executor, "get_executor"):
-        return _Dask(executor)
+        return _DaskExecutor(executor)
     if getattr(executor, "__name__", "") == "ray" and hasattr(executor, "remote"):
-        return _Ray(executor)
+        return _RayExecutor(executor)
     if hasattr(executor, "call_async") and hasattr(executor, "get_result"):
-        return _Lithops(executor)
+        return _LithopsExecutor(executor)
     if hasattr(executor, "submit"):
-        return _Executor(given)
+        return _FuturesExecutor(given)
     if callable(executor):
-        return _Map(given)
+        return _MapExecutor(given)
     raise TypeError(
         "executor must be a number of processes, have a method submit as concurrent.futures.Executor has, be a client of "
         f"dask, the module ray, a FunctionExecutor of Lithops, or a function map(function, items); found {executor!r}"
@@ -116,8 +116,8 @@ def _submitted(submit: Callable[[Call], Any], calls: Sequence[Call]) -> list[Fut
     return futures
 
 
-class Processes(Engine):
-    """Processes of this machine, which start with the first call. New ones replace those that end.
+class ProcessesExecutor(JobExecutor):
+    """ProcessesExecutor of this machine, which start with the first call. New ones replace those that end.
 
     Args:
         count: The number of processes.
@@ -197,7 +197,7 @@ def _end_with_parent() -> None:
     clock.current().start_thread("zarrasync-parent", watch)
 
 
-class _Executor(Engine):
+class _FuturesExecutor(JobExecutor):
     """Anything with ``submit``, such as the executors of concurrent.futures, loky, mpi4py.futures and executorlib."""
 
     def __init__(self, executor: Executor) -> None:
@@ -209,7 +209,7 @@ class _Executor(Engine):
         return _submitted(self._executor.submit, calls)
 
 
-class _Dask(_Executor):
+class _DaskExecutor(_FuturesExecutor):
     """A client of dask."""
 
     def __init__(self, client: Any) -> None:
@@ -223,7 +223,7 @@ class _Dask(_Executor):
             )
 
 
-class _Ray(Engine):
+class _RayExecutor(JobExecutor):
     """The module ``ray``, which connects to a cluster or starts one."""
 
     may_share_memory = False
@@ -251,7 +251,7 @@ def _run(call: Call) -> Any:
 # ------------------------------------------------------------------ maps
 
 
-class _Map(Engine):
+class _MapExecutor(JobExecutor):
     """A function ``map(function, items)`` that returns the results of all items, at once or one by one, in any order."""
 
     def __init__(self, function: Map) -> None:
@@ -337,7 +337,7 @@ class _Attempt:
         return type(self), ()
 
 
-class _Lithops(_Map):
+class _LithopsExecutor(_MapExecutor):
     """A ``FunctionExecutor`` of Lithops."""
 
     may_share_memory = False

@@ -1,4 +1,4 @@
-"""The places of a plan: of the nodes that it reads and writes, and of its document."""
+"""The locations of a plan: of the nodes that it reads and writes, and of its document."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class NodePlace:
+class NodeLocation:
     """A node in a store, with the name by which other processes open the store.
 
     Attributes:
@@ -45,8 +45,8 @@ class NodePlace:
     @classmethod
     def of(
         cls, value: Mapping[str, Any], root: str, options: Mapping[str, Any] | None, config: ConfigLike
-    ) -> NodePlace:
-        """Return the place that ``to_json`` has described.
+    ) -> NodeLocation:
+        """Return the location that ``to_json`` has described.
 
         Args:
             value: The description.
@@ -58,8 +58,8 @@ class NodePlace:
         name = name if "://" in name else os.path.normpath(os.path.join(root, name))
         return cls(resolve(name, options, config), str(value["path"]), name)
 
-    def opened(self, options: Mapping[str, Any] | None) -> NodePlace:
-        """Return the place, opened with some options.
+    def opened(self, options: Mapping[str, Any] | None) -> NodeLocation:
+        """Return the location, opened with some options.
 
         Raises:
             UnsupportedOperation: If the store has no name.
@@ -71,10 +71,10 @@ class NodePlace:
         return replace(self, store=resolve(self.name, options))
 
     def to_json(self, what: str, root: str | None) -> dict[str, str]:
-        """Return the place as JSON values.
+        """Return the location as JSON values.
 
         Args:
-            what: The role of the place, for messages.
+            what: The role of the location, for messages.
             root: The directory from which paths become relative; ``None`` if they stay absolute.
 
         Raises:
@@ -90,13 +90,13 @@ class NodePlace:
 
 
 @dataclass(frozen=True)
-class PlanPlace:
-    """The place of the document of a plan.
+class PlanLocation:
+    """The location of the document of a plan.
 
     Attributes:
         store: The store with the document.
         key: Its key.
-        name: The place as users name it, for messages and commands.
+        name: The location as users name it, for messages and commands.
         is_inside: Whether it lies in the destination of the plan.
     """
 
@@ -127,8 +127,8 @@ class PlanPlace:
             raise
 
     @classmethod
-    def of(cls, plan: Any, dest: NodePlace, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanPlace:
-        """Return the place of a plan.
+    def of(cls, plan: Any, dest: NodeLocation, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanLocation:
+        """Return the location of a plan.
 
         Args:
             plan: The path or the URL of the document; ``None`` for one in the destination.
@@ -154,7 +154,7 @@ class PlanPlace:
                 raise UnsupportedOperation(
                     f"{store!r} was not opened by a path or URL, so that a document elsewhere cannot name it; omit plan"
                 )
-            return place_of(plan, options, config)
+            return location_of(plan, options, config)
         if store.notes is not store:
             raise UnsupportedOperation(
                 f"{store!r} takes no files that are not part of a Zarr node, such as the document of a plan; pass plan, the path or "
@@ -220,8 +220,8 @@ class PlanPlace:
             self._run(self.store.put(self.key, b'{"finished": true}'))
 
 
-def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanPlace:
-    """Return the place of a plan at a path or URL.
+def location_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanLocation:
+    """Return the location of a plan at a path or URL.
 
     Args:
         plan: The path or the URL of the document.
@@ -239,12 +239,12 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
             f"the plan {public_url(text)!r} must be the path or the URL of a file, such as 's3://bucket/plan.json'"
         )
     own = options if is_url else None  # the destination may need other options
-    return PlanPlace(resolve(folder, own, config), name, public_url(text), is_inside=False)
+    return PlanLocation(resolve(folder, own, config), name, public_url(text), is_inside=False)
 
 
 def job_name(store: Store, path: str) -> str:
     """Return a short name of a node for progress and metrics: the end of its location, or its path in the store."""
     location = store.location(path)
-    place = location[-1] if isinstance(location, tuple) else ""
-    name = place.rstrip("/").rpartition("/")[2] if isinstance(place, str) else ""
+    last = location[-1] if isinstance(location, tuple) else ""
+    name = last.rstrip("/").rpartition("/")[2] if isinstance(last, str) else ""
     return name or f"/{path}"

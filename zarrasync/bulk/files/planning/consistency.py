@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.blocks import write_blocks
-from zarrasync.bulk.files.planning.compare import Comparison, is_equal, way_without
+from zarrasync.bulk.files.planning.comparison import Comparison, is_equal, way_without
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.target import Target, read_constant
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values

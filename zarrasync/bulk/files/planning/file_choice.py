@@ -10,8 +10,8 @@ from typing import Any
 
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import merge_rows
-from zarrasync.bulk.files.planning.compare import PACKING, digest_of
-from zarrasync.bulk.files.planning.fitting import check_files
+from zarrasync.bulk.files.planning.comparison import PACKING, digest_of
+from zarrasync.bulk.files.planning.consistency import check_files
 from zarrasync.bulk.files.planning.make_plan import check_dimension, plan_job
 from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label
 from zarrasync.bulk.files.planning.variables import Variables

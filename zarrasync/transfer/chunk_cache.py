@@ -17,6 +17,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import SingleFlight, gather
+from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync._concurrency.offload import compute, run_in_worker
 from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
 from zarrasync.codecs.spec import Array, Buffer
@@ -164,6 +165,7 @@ class ChunkCache:
         missing = [run.coords for run in selection.runs if run.coords not in present]
         if missing:
             present = {**present, **await self._load_once(selection, missing)}
+            await take_turn()  # many calls may have waited for the same chunks
         place = partial(_placed, selection, present)
         return place() if is_small and len(selection.runs) <= _FEW else await compute(place)
 

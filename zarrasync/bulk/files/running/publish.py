@@ -207,9 +207,7 @@ async def publish_group(
         is_complete=is_complete,
         is_independent=is_independent,
     )
-    await change_sources(
-        NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change
-    )
+    await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
     above = ancestors(handle.path)[::-1]
     nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import FileOptions, sync
 from zarrasync.errors import CodecError, ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")
@@ -98,13 +98,29 @@ async def test_rasters_of_other_zones(api: Api, tmp_path: Path):
         ({"flag_masks": [1, 2]}, {"flag_masks": [2, 1]}),
         ({"positive": "up"}, {"positive": "down"}),
         ({"grid_mapping": "crs"}, {"grid_mapping": "x"}),
+        ({"valid_range": [0, 50]}, {"valid_range": [0, 100]}),
+        ({"valid_range": [0, 50]}, {"valid_min": 1, "valid_max": 50}),
+        ({"valid_max": 50}, {}),
+        ({}, {"valid_max": 50}),
     ],
 )
 async def test_codes(api: Api, tmp_path: Path, one: dict[str, Any], other: dict[str, Any]):
     paths = [write(tmp_path, n, v=own) for n, own in enumerate((one, other))]
     await refused(
-        api, paths, r"'v' has \w+ .* in .*1.nc, but \w+ .* in .*, so its values have another meaning; .*variables="
+        api,
+        paths,
+        r"'v' has (no )?\w+.* in .*1.nc, but (no )?\w+.* in .*, so its values have another meaning; .*variables=",
     )
+
+
+async def test_other_attributes_for_the_same_limits(api: Api, tmp_path: Path):
+    limits: list[dict[str, Any]] = [{"valid_range": [0, 50]}, {"valid_min": 0, "valid_max": 50}, {"valid_max": 60}]
+    paths = [write(tmp_path, n, v=own) for n, own in enumerate(limits)]
+    report = await api(api.ingest(paths[:2], store := {}, concat="time"))
+    assert report.rows == 2
+    source = FileOptions(ignore_attributes=["valid_range", "valid_max"])
+    await api(api.ingest_files(paths, store, concat="time", append=True, source=source))
+    assert sync.open_array(store, path="v").attrs["valid_range"] == [0, 50]
 
 
 async def test_enumerations(api: Api, tmp_path: Path):

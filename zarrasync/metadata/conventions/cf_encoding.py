@@ -354,15 +354,17 @@ class CFEncoding:
 
     def _encode_strings(self, values: npt.NDArray[Any], report: _Report) -> npt.NDArray[Any]:
         kind = self.dtype.kind
-        if kind == "U" and values.dtype.kind in "OT" and all(isinstance(value, str) for value in values.flat):
-            values = values.astype(object).astype(str) if values.size else np.empty(values.shape, self.dtype)
-        if values.dtype.kind != kind:
+        if values.dtype.kind in "OT" and all(isinstance(value, str | bytes) for value in values.flat):
+            values = values.astype(object)
+        elif values.dtype.kind not in "SU":
             raise report.type_error("strings of a fixed length")
-        result = values.astype(self.dtype)
-        report.refuse(
-            np.asarray(result != values),
-            f"strings have at most {self.dtype.itemsize // (4 if kind == 'U' else 1)} characters",
-        )
+        if values.dtype.kind != kind:
+            try:
+                values = values.astype(kind) if values.size else np.empty(values.shape, self.dtype)
+            except UnicodeError as error:
+                raise EncodingError(f"{report.name}: {error}", variable=report.variable) from error
+        result, most = values.astype(self.dtype), self.dtype.itemsize // (4 if kind == "U" else 1)
+        report.refuse(np.asarray(result != values), f"strings have at most {most} character{'' if most == 1 else 's'}")
         return result
 
     def _numbers_of(

@@ -123,6 +123,23 @@ async def test_other_attributes_for_the_same_limits(api: Api, tmp_path: Path):
     assert sync.open_array(store, path="v").attrs["valid_range"] == [0, 50]
 
 
+@pytest.mark.parametrize("scale", [2.0, -0.1])
+async def test_limits_of_unpacked_values(api: Api, tmp_path: Path, scale: float):
+    """The limits in files are those of packed numbers."""
+    with nc.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createVariable("time", "i4", ("time",))[:] = [0, 1, 2, 3]
+        v = file.createVariable("v", "i2", ("time",))
+        v.set_auto_maskandscale(False)
+        v.setncatts({"scale_factor": scale, "add_offset": 1.0, "valid_range": np.array([0, 60], "i2")})
+        v[:] = [-1, 0, 60, 61]
+    with nc.Dataset(tmp_path / "a.nc") as file:
+        expected = np.ma.filled(file["v"][:], np.nan)
+    await api(api.ingest([tmp_path / "a.nc"], store := {}, concat="time", decode=True))
+    np.testing.assert_allclose(sync.open_array(store, path="v").decoded[:], expected)
+    assert np.isnan(expected).tolist() == [True, False, False, True]
+
+
 async def test_enumerations(api: Api, tmp_path: Path):
     paths = []
     for number, members in enumerate(

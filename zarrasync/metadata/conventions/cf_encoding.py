@@ -16,6 +16,8 @@ from zarrasync.metadata.conventions.cf_attributes import (
     MISSING_NUMBERS,
     OFFSET,
     SCALE,
+    SCALING,
+    VALID,
     inherited_attributes,
     numbers_with_sign,
     scalar_in,
@@ -505,3 +507,31 @@ def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     if kind == "O":
         return np.array([value is None or value != value for value in values.flat], np.bool_).reshape(values.shape)  # noqa: PLR0124
     return np.zeros(values.shape, np.bool_)
+
+
+def unpacked_limits(
+    attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype[Any]
+) -> Mapping[str, Any]:
+    """Return the attributes of unpacked values: their limits are those of the packed numbers, with sign, scale and offset.
+
+    Args:
+        attributes: The attributes of the variable, without those of its packing.
+        encoding: The attributes of its packing, and the data type of its numbers as ``"dtype"``.
+        dtype: The data type of the unpacked values.
+    """
+    stored = np.dtype(encoding.get("dtype", dtype))
+    packing = {key: encoding[key] for key in SCALING if key in encoding}
+    if not packing or stored.kind not in "iuf" or not attributes.keys() & {*VALID}:
+        return attributes
+    cf = CFEncoding.from_attributes({**attributes, **packing}, stored)
+    limits = []
+    for limit in cf.valid:
+        values = None if limit is None else np.array(limit).astype(dtype)
+        if values is not None and cf.scale is not None:
+            values *= cf.scale
+        if values is not None and cf.offset is not None:
+            values += cf.offset
+        limits.append(None if values is None else values.item())
+    low, high = reversed(limits) if cf.scale is not None and cf.scale < 0 else limits
+    result = {key: value for key, value in attributes.items() if key not in VALID}
+    return result | {key: value for key, value in zip(VALID[1:], (low, high), strict=True) if value is not None}

@@ -140,6 +140,13 @@ async def test_limits_of_unpacked_values(api: Api, tmp_path: Path, scale: float)
     assert np.isnan(expected).tolist() == [True, False, False, True]
 
 
+async def test_durations_that_are_not_whole(api: Api, tmp_path: Path):
+    paths = [write(tmp_path, n, v={"units": units}) for n, units in enumerate(("days", "hours"))]
+    await api(api.ingest(paths[0], store := {}, concat="time"))
+    with pytest.raises(CodecError, match=r"not a whole number of 'days'.*'units': 'seconds'"):
+        await api(api.ingest(paths[1], store, concat="time", append=True))
+
+
 async def test_enumerations(api: Api, tmp_path: Path):
     paths = []
     for number, members in enumerate(

@@ -441,6 +441,14 @@ class SelectionBase(ValuesBase):
     def __contains__(self, value: object) -> Never:
         raise TypeError("a selection that is not read cannot be searched; use value in selection.read()")
 
+    def __bool__(self) -> bool:
+        size: int = self._async.size
+        if size != 1:
+            raise ValueError(
+                f"a selection of {size:,} values is neither true nor false; use np.any(selection) or np.all(selection)"
+            )
+        return bool(np.asarray(self))
+
     __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
     def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> Blocks:

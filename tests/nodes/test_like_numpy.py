@@ -89,6 +89,21 @@ def test_other_libraries_take_the_values():
         assert again[1, 1] == 4
 
 
+@pytest.mark.parametrize("lazy", ["stored", "decoded"])
+async def test_truth(api: Api, lazy: str):
+    """Not that of a sequence, which is its length."""
+    array = await api(api.create_array({}, data=[[0, 0], [0, 3]], attributes={"scale_factor": 0.5}))
+    view = array.view if lazy == "stored" else array.decoded.view
+    if api.name == "async":
+        with pytest.raises(TypeError, match=r"neither true nor false; use .*await"):
+            bool(view[0])
+        return
+    assert [bool(view[0, 0]), bool(view[1, 1]), bool(view[:1, 0]), bool(view[1:, 1:])] == [False, True, False, True]
+    for part in (view, view[0], view[:0]):
+        with pytest.raises(ValueError, match=r"a selection of [024] values is neither true nor false"):
+            bool(part)
+
+
 async def test_hints(api: Api):
     array = await api(api.create_array({}, data=VALUES))
     for lazy in (array, array.view, array.decoded):

@@ -138,7 +138,57 @@ async def test_collections_with_strange_names():
         assert (await client.json("/edr/collections/root", 404))["code"] == "404"
 
 
+@pytest.mark.servers
+async def test_collections_with_invalid_coordinates():
+    """They do not hide the others."""
+    store: dict[str, bytes] = {}
+    make(store)
+    group = sync.open_group(store, mode="r+")
+    lat, time = np.array([0.0, 1.0, 2.0]), {"units": "days since 2000-01-01", "_FillValue": -1}
+    cases: dict[str, tuple[Any, dict[str, Any], str]] = {
+        "unsorted": (lat[[0, 2, 1]], time, "'lat' neither increases nor decreases"),
+        "infinite": (np.array([0, 1, np.inf]), time, "'lat' must be finite"),
+        "other": (lat, {"units": "days since never"}, "no valid date"),
+        "damaged": (lat, time, "could not be decoded"),
+        "undated": (lat, time, ""),
+    }
+    for name, (values, attributes, _) in cases.items():
+        one: Any = {"units": "degrees_north"}, {"units": "degrees_east"}
+        group.create_array(f"{name}/lat", data=values, dimension_names=["lat"], attributes=one[0])
+        group.create_array(f"{name}/lon", data=lat, dimension_names=["lon"], attributes=one[1])
+        group.create_array(f"{name}/time", data=[-1, -1], dimension_names=["time"], attributes=attributes)
+        group.create_array(f"{name}/v", data=np.ones((2, 3, 3)), dimension_names=["time", "lat", "lon"])
+    store["damaged/lat/c/0"] = b"damaged"
+    async with serving(store) as client:
+        body = await client.json("/edr/collections")
+        found = {item["id"]: item for item in body["collections"]}
+        assert {*found} == {"root", "members", "undated"}
+        assert "temporal" not in found["undated"]["extent"]
+        for name, (*_, text) in cases.items():
+            assert not text or any(repr(name) in note and text in note for note in body["notes"])
+        assert len(body["notes"]) == 4
+
+
 # ------------------------------------------------------------------ values
+
+
+@pytest.mark.servers
+async def test_netcdf_has_only_its_own_types():
+    """The library of netCDF cannot read 16-bit floating-point numbers, and attributes of JSON have more types."""
+    nc = pytest.importorskip("netCDF4", reason="netCDF4 reads the files")
+    pytest.importorskip("h5netcdf")
+    group = sync.create_group(store := {})
+    half, odd = np.arange(9, dtype="f2").reshape(3, 3), {"long_name": {"en": "x"}, "flag_values": "1", "units": None}
+    for name, unit in {"lat": "degrees_north", "lon": "degrees_east"}.items():
+        attributes = {"units": unit, "long_name": None}
+        group.create_array(name, data=np.arange(3, dtype="f2"), dimension_names=[name], attributes=attributes)
+    group.create_array("v", data=half, dimension_names=["lat", "lon"], attributes=odd)
+    async with serving(store) as client:
+        status, body, _ = await client.get(url("cube", bbox="0,0,2,2", f="nc"))
+        assert status == 200, body
+        with nc.Dataset("memory", memory=body) as file:
+            np.testing.assert_array_equal(file["v"][:], half)
+            assert [file[name].dtype for name in ("v", "lat", "lon")] == [np.dtype("f4")] * 3
 
 
 @pytest.mark.servers

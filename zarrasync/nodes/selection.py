@@ -135,6 +135,9 @@ class AsyncSelection(NotAwaited):
     def __eq__(self, other: object) -> Never:
         raise TypeError("asynchronous selections cannot be compared; use (await array[...]) == values")
 
+    def __bool__(self) -> Never:
+        raise TypeError("asynchronous selections are neither true nor false; use (await array[...]).any() or .all()")
+
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:

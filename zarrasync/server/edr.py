@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.values import ParquetPieces
+from zarrasync.errors import StoreError, ZarrError
 from zarrasync.server.compression import compressor
 from zarrasync.server.edr_documents import (
     CONFORMANCE,
@@ -38,7 +39,7 @@ from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
 from zarrasync.server.geometries import parse_coords
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
 from zarrasync.server.messages import Request, Response
-from zarrasync.server.responses import accepts_gzip, cache_control, content_response, json_response
+from zarrasync.server.responses import accepts_gzip, cache_control, content_response, json_response, public_message
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import select
 from zarrasync.server.service import Service
@@ -127,13 +128,20 @@ class Edr:
         return json_response(request, {"conformsTo": CONFORMANCE}, self._service.max_age)
 
     async def collections(self, request: Request) -> Response:
-        """Return all collections."""
+        """Return all collections, with notes about those whose coordinates are invalid."""
         found, url = await collections_of(self._service), _url(request)
-        makers = await gather([partial(self._document, collection, url) for collection in found])
+        makers = await gather([partial(self._document_or_error, collection, url) for collection in found])
 
         def respond() -> Response:
-            body = {"links": [link(f"{url}/collections", "self")], "collections": [make() for make in makers]}
-            return json_response(request, body, self._service.max_age)
+            documents: list[dict[str, Any]] = []
+            notes: list[str] = []
+            for collection, make in zip(found, makers, strict=True):
+                try:
+                    documents.append(make())
+                except ZarrError as error:
+                    notes.append(f"the collection {collection.id!r} is left out: {public_message(error)}")
+            body = {"links": [link(f"{url}/collections", "self")], "collections": documents}
+            return json_response(request, body | ({"notes": notes} if notes else {}), self._service.max_age)
 
         return await self.compute(respond)
 
@@ -142,6 +150,15 @@ class Edr:
         found = await open_collection(self._service, request.parameters["id"])
         make = await self._document(found, _url(request))
         return await self.compute(lambda: json_response(request, make(), self._service.max_age))
+
+    async def _document_or_error(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes the description of a collection, or raises the error about its coordinates."""
+        try:
+            return await self._document(collection, url)
+        except StoreError:  # the store may respond to the next request
+            raise
+        except ZarrError as error:
+            return partial(_raise, error)
 
     async def _document(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the description of a collection, which may contain many times."""
@@ -250,6 +267,10 @@ class Edr:
             values = await self._admit(partial(self._service.chunks.read, view, plan.arranged))
             parts.append((points, values))
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))
+
+
+def _raise(error: Exception) -> Never:
+    raise error
 
 
 def _rendered(plan: Plan, presentation: Presentation, render: Callable[[Any], Any], stored: npt.NDArray[Any]) -> Any:

@@ -115,10 +115,11 @@ def _extent(collection: Collection, axes: Mapping[str, GridAxis]) -> dict[str, A
     if "t" in axes:
         times = axes["t"].values
         known = times[~np.isnat(times) if times.dtype.kind == "M" else [time is not None for time in times]]
-        ends = _json_values(np.array([known.min(), known.max()], known.dtype))
-        listed = _json_values(known) if len(known) <= _MOST_LISTED else ["/".join(ends)]
-        trs = _TRS if axes["t"].calendar in _GREGORIAN else f'TIMECRS["DateTime",TDATUM["{axes["t"].calendar}"]]'
-        extent["temporal"] = {"interval": [ends], "values": listed, "trs": trs}
+        if len(known):
+            ends = _json_values(np.array([known.min(), known.max()], known.dtype))
+            listed = _json_values(known) if len(known) <= _MOST_LISTED else ["/".join(ends)]
+            trs = _TRS if axes["t"].calendar in _GREGORIAN else f'TIMECRS["DateTime",TDATUM["{axes["t"].calendar}"]]'
+            extent["temporal"] = {"interval": [ends], "values": listed, "trs": trs}
     if "z" in axes:
         heights = [f"{height:g}" for height in axes["z"].values]
         ends = [f"{end:g}" for end in (axes["z"].values.min(), axes["z"].values.max())]
@@ -346,9 +347,9 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
         name = "point" if role == "composite" else plan.axis(role).name
         axis = None if role == "composite" else plan.axis(role)
         attributes = {} if axis is None else _kept_attributes(axis.attributes, axis.unit if role != "t" else "")
-        coordinates[name] = (dims, values, attributes)
+        coordinates[name] = (dims, _as_netcdf(values), attributes)
     for item, block in zip(plans, blocks, strict=True):
-        values, encoding = block, {}
+        values, encoding = _as_netcdf(block), {}
         if np.ma.isMA(block) and block.dtype.kind in "iu":
             fill = np.iinfo(block.dtype).min if block.dtype.kind == "i" else np.iinfo(block.dtype).max
             if bool((np.ma.getdata(block)[~np.ma.getmaskarray(block)] == fill).any()):
@@ -356,17 +357,27 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
             values, encoding = block.filled(fill), {FILL: fill}
         dims = [names[role] for role in item.roles]
         attributes = _kept_attributes(item.array.attrs, "")
-        if "flag_values" in attributes:
+        if not isinstance(attributes.get("flag_values", ""), str):
             attributes["flag_values"] = np.asarray(attributes["flag_values"], values.dtype)
         variables[item.name] = xr.Variable(dims, values, {**attributes, **encoding})
     title = {key: str(collection.attributes[key]) for key in ("title", "Conventions") if key in collection.attributes}
     return bytes(xr.Dataset(variables, coordinates, title).to_netcdf(engine="h5netcdf"))
 
 
+def _as_netcdf(values: Values) -> Values:
+    """Return values with a data type of NetCDF, which has no 16-bit floating-point numbers: its library ends the process."""
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _is_netcdf_attribute(value: Any) -> bool:
+    """Return whether NetCDF has a type for the value of an attribute of JSON: a string, a number or several numbers."""
+    return isinstance(value, str) or np.asarray(value).dtype.kind in "biuf"
+
+
 def _kept_attributes(attributes: Mapping[str, Any], unit: str) -> dict[str, Any]:
     """Return attributes that describe decoded values."""
     kept = ("standard_name", "long_name", "units", "axis", "positive", "cell_methods", "flag_values", "flag_meanings")
-    found = {key: attributes[key] for key in kept if key in attributes}
+    found = {key: attributes[key] for key in kept if _is_netcdf_attribute(attributes.get(key))}
     if " since " in str(found.get("units", "")):
         del found["units"]
     return found | ({"units": unit} if unit else {})

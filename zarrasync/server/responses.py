@@ -62,8 +62,7 @@ def error_response(error: BaseException, *, is_ogc: bool = False) -> Response | 
     """
     for cls, status in _STATUS:
         if isinstance(error, cls):
-            message = next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), None)
-            message = message or str(error) or "the time limit was exceeded"
+            message = public_message(error) or "the time limit was exceeded"
             response = message_response(status, type(error).__name__, message)
             if is_ogc:
                 facts = {"error": type(error).__name__, "message": message}
@@ -76,6 +75,11 @@ def error_response(error: BaseException, *, is_ogc: bool = False) -> Response | 
                 response.headers["WWW-Authenticate"] = 'Bearer, Basic realm="zarrasync"'
             return response
     return None
+
+
+def public_message(error: BaseException) -> str:
+    """Return the message of an error for clients, without internal locations."""
+    return next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), str(error))
 
 
 def message_response(status: int, error: str, message: str) -> Response:

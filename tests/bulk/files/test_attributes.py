@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import FileOptions, sync
 from zarrasync.errors import CodecError, ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")
@@ -98,13 +98,53 @@ async def test_rasters_of_other_zones(api: Api, tmp_path: Path):
         ({"flag_masks": [1, 2]}, {"flag_masks": [2, 1]}),
         ({"positive": "up"}, {"positive": "down"}),
         ({"grid_mapping": "crs"}, {"grid_mapping": "x"}),
+        ({"valid_range": [0, 50]}, {"valid_range": [0, 100]}),
+        ({"valid_range": [0, 50]}, {"valid_min": 1, "valid_max": 50}),
+        ({"valid_max": 50}, {}),
+        ({}, {"valid_max": 50}),
     ],
 )
 async def test_codes(api: Api, tmp_path: Path, one: dict[str, Any], other: dict[str, Any]):
     paths = [write(tmp_path, n, v=own) for n, own in enumerate((one, other))]
     await refused(
-        api, paths, r"'v' has \w+ .* in .*1.nc, but \w+ .* in .*, so its values have another meaning; .*variables="
+        api,
+        paths,
+        r"'v' has (no )?\w+.* in .*1.nc, but (no )?\w+.* in .*, so its values have another meaning; .*variables=",
     )
+
+
+async def test_other_attributes_for_the_same_limits(api: Api, tmp_path: Path):
+    limits: list[dict[str, Any]] = [{"valid_range": [0, 50]}, {"valid_min": 0, "valid_max": 50}, {"valid_max": 60}]
+    paths = [write(tmp_path, n, v=own) for n, own in enumerate(limits)]
+    report = await api(api.ingest(paths[:2], store := {}, concat="time"))
+    assert report.rows == 2
+    source = FileOptions(ignore_attributes=["valid_range", "valid_max"])
+    await api(api.ingest_files(paths, store, concat="time", append=True, source=source))
+    assert sync.open_array(store, path="v").attrs["valid_range"] == [0, 50]
+
+
+@pytest.mark.parametrize("scale", [2.0, -0.1])
+async def test_limits_of_unpacked_values(api: Api, tmp_path: Path, scale: float):
+    """The limits in files are those of packed numbers."""
+    with nc.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createVariable("time", "i4", ("time",))[:] = [0, 1, 2, 3]
+        v = file.createVariable("v", "i2", ("time",))
+        v.set_auto_maskandscale(False)
+        v.setncatts({"scale_factor": scale, "add_offset": 1.0, "valid_range": np.array([0, 60], "i2")})
+        v[:] = [-1, 0, 60, 61]
+    with nc.Dataset(tmp_path / "a.nc") as file:
+        expected = np.ma.filled(file["v"][:], np.nan)
+    await api(api.ingest([tmp_path / "a.nc"], store := {}, concat="time", decode=True))
+    np.testing.assert_allclose(sync.open_array(store, path="v").decoded[:], expected)
+    assert np.isnan(expected).tolist() == [True, False, False, True]
+
+
+async def test_durations_that_are_not_whole(api: Api, tmp_path: Path):
+    paths = [write(tmp_path, n, v={"units": units}) for n, units in enumerate(("days", "hours"))]
+    await api(api.ingest(paths[0], store := {}, concat="time"))
+    with pytest.raises(CodecError, match=r"not a whole number of 'days'.*'units': 'seconds'"):
+        await api(api.ingest(paths[1], store, concat="time", append=True))
 
 
 async def test_enumerations(api: Api, tmp_path: Path):

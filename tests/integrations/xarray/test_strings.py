@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from zarrasync import sync
-from zarrasync.errors import MetadataError
+from zarrasync.errors import EncodingError, MetadataError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -113,3 +113,20 @@ def test_characters_of_netcdf_become_longer(tmp_path: Path):
     assert longer.v.dtype == object
     write_dataset(longer, tmp_path / "b")
     assert xr.open_dataset(tmp_path / "b", engine="zarrasync").v.values.tolist() == ["a", "bcd", ""]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("values", "dtype"), [("U", "<U2"), ("S", "S2"), ("O", "<U2"), ("U", "S2"), ("S", "<U2")])
+def test_requested_lengths_cut_no_strings(tmp_path: Path, lazy: bool, values: str, dtype: str):
+    texts = np.array(["a", "bc"]).astype(values)
+    dataset, encoding = xr.Dataset({"v": ("x", texts)}), {"v": {"dtype": dtype}}
+    long = xr.Dataset({"v": ("x", np.array(["a", "bcd"]).astype(values))})
+    if lazy:
+        pytest.importorskip("dask")
+        dataset, long = dataset.chunk(x=1), long.chunk(x=1)
+    write_dataset(dataset, tmp_path / "short", encoding=encoding)
+    assert sync.open_array(tmp_path / "short", path="v")[...].tolist() == np.array(["a", "bc"], dtype).tolist()
+    with pytest.raises(EncodingError, match=r"bcd'.* at index 1 of 'v' .* at most 2 characters"):
+        write_dataset(long, tmp_path / "long", encoding=encoding)
+    write_dataset(long, tmp_path / "cut", encoding=encoding, lossy="allow")
+    assert sync.open_array(tmp_path / "cut", path="v")[...].tolist() == np.array(["a", "bc"], dtype).tolist()

@@ -74,6 +74,39 @@ def test_encoded_times_are_those_of_xarray(text: str, dtype: str):
     np.testing.assert_array_equal(cf.encode(expected), stored)
 
 
+@pytest.mark.parametrize("start", ["1970-01-01", "1850-01-01T06:30", "2000-01-01 00:00:00.000000001"])
+@pytest.mark.parametrize("unit", ["days", "hours", "minutes", "seconds"])
+@pytest.mark.parametrize("step", [np.timedelta64(1, "h"), np.timedelta64(10, "m"), np.timedelta64(1, "ms")])
+def test_fractions_of_days_are_whole_minutes(start: str, unit: str, step: np.timedelta64):
+    """Floating-point numbers of days stand for 05:00, and not for 04:59:59.999999843, which no label would select."""
+    own = units("standard", f"{unit} since {start}")
+    times = np.datetime64(start.replace(" ", "T"), "ns") + np.timedelta64(14_000, "D") + np.arange(500) * step
+    numbers = dates_to_numbers(times, own).astype("f8")
+    np.testing.assert_array_equal(numbers_to_dates(numbers, own), times)
+    hours = units("standard", "hours since 2000-01-01")
+    np.testing.assert_array_equal(convert_numbers(numbers, own, hours), dates_to_numbers(times, hours))
+
+
+def test_times_between_round_ones_are_not_rounded():
+    times = np.datetime64("2005-01-01T00:00:00.000000500", "ns") + np.arange(100) * np.timedelta64(1001, "us")
+    own = units("standard", "days since 1970-01-01")
+    found = numbers_to_dates(dates_to_numbers(times, own), own)
+    assert np.abs(found - times).max() <= np.timedelta64(240, "ns")  # NumPy rounds twice to such numbers
+
+
+def test_whole_numbers_are_exact():
+    start = np.datetime64("1970-01-01T00:00:00.123456789", "ns")
+    found = numbers_to_dates(np.array([0.0, 1.7e9]), units("standard", f"seconds since {start}"))
+    assert found.tolist() == [start.astype("i8"), start.astype("i8") + 1_700_000_000 * 10**9]
+
+
+def test_single_precision_is_not_rounded():
+    numbers = np.array([1886.123], "f4")
+    found = numbers_to_dates(numbers, units("standard", "days since 2000-01-01"))
+    exact = np.datetime64("2000-01-01", "ns") + np.rint(numbers.astype("f8") * 86_400e9).astype("m8[ns]")
+    assert abs(found - exact) <= np.timedelta64(64, "ns")
+
+
 def test_missing_times():
     days = {"units": "days since 2000-01-01"}
     values = np.array(["2000-01-02", "NaT"], "M8[ns]")

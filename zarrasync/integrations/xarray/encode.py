@@ -105,7 +105,7 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
         EncodingError: If the encoding cannot represent a value.
     """
     variable = _without_objects(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
-    variable = _without_native_fill(variable)
+    variable = _with_fixed_strings(name, _without_native_fill(variable), lossy)
     variable, further = _with_one_missing_number(_with_float_scaling(variable))
     has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
     is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
@@ -147,6 +147,16 @@ def _without_native_fill(variable: Variable) -> Variable:
         return variable
     attributes, encoding = ({key: value for key, value in held.items() if key not in keys} for held in holders)
     return Variable(variable.dims, variable.data, attributes, encoding)
+
+
+def _with_fixed_strings(name: str, variable: Variable, lossy: Lossy) -> Variable:
+    """Return strings with the length that the encoding requests. xarray would cut longer ones."""
+    target = variable.encoding.get("dtype", str)
+    dtype = np.dtype(target)
+    if variable.dtype.kind not in "SUOT" or dtype.kind not in "SU" or not dtype.itemsize or target == "S1":
+        return variable
+    encoding = CFEncoding.from_attributes({}, dtype)
+    return variable.copy(data=_encoded_data(name, variable, encoding, lossy, exact=False, hint=_HINT_NEW))
 
 
 def _with_one_missing_number(variable: Variable) -> tuple[Variable, dict[str, Any]]:

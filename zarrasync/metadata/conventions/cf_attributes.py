@@ -22,6 +22,8 @@ SCALING = (SCALE, OFFSET, UNSIGNED)
 """Attributes that determine the meaning of stored numbers."""
 MISSING_NUMBERS = (FILL, MISSING_VALUE)
 """Attributes with numbers that stand for missing values. Missing values are written as the first of them."""
+VALID = ("valid_range", "valid_min", "valid_max")
+"""Attributes with the limits of valid numbers. Others are missing."""
 VALUE_ATTRIBUTES = (UNITS, CALENDAR, SCALE, OFFSET, FILL, MISSING_VALUE, UNSIGNED)
 """Attributes that determine which numbers are stored for values."""
 BOUNDS = ("bounds", "climatology")
@@ -135,10 +137,10 @@ def valid_range(attributes: Mapping[str, Any], dtype: np.dtype[Any], number_dtyp
     """Return the limits of valid numbers. Limits that the data type cannot represent do not count, as in netCDF4."""
     if dtype.kind not in "iuf":
         return None, None
-    both = attributes.get("valid_range")
+    both = attributes.get(VALID[0])
     pair = np.ravel(both).tolist() if both is not None and np.size(both) == 2 else (None, None)
     limits = []
-    for key, value in zip(("valid_min", "valid_max"), pair, strict=True):
+    for key, value in zip(VALID[1:], pair, strict=True):
         found = value if value is not None else attributes.get(key)
         numbers = [] if found is None else numbers_with_sign(found, dtype, number_dtype)
         limits.append(numbers[0] if len(numbers) == 1 and numbers[0] == numbers[0] else None)

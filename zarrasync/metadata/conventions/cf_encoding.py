@@ -16,6 +16,8 @@ from zarrasync.metadata.conventions.cf_attributes import (
     MISSING_NUMBERS,
     OFFSET,
     SCALE,
+    SCALING,
+    VALID,
     inherited_attributes,
     numbers_with_sign,
     scalar_in,
@@ -354,15 +356,17 @@ class CFEncoding:
 
     def _encode_strings(self, values: npt.NDArray[Any], report: _Report) -> npt.NDArray[Any]:
         kind = self.dtype.kind
-        if kind == "U" and values.dtype.kind in "OT" and all(isinstance(value, str) for value in values.flat):
-            values = values.astype(object).astype(str) if values.size else np.empty(values.shape, self.dtype)
-        if values.dtype.kind != kind:
+        if values.dtype.kind in "OT" and all(isinstance(value, str | bytes) for value in values.flat):
+            values = values.astype(object)
+        elif values.dtype.kind not in "SU":
             raise report.type_error("strings of a fixed length")
-        result = values.astype(self.dtype)
-        report.refuse(
-            np.asarray(result != values),
-            f"strings have at most {self.dtype.itemsize // (4 if kind == 'U' else 1)} characters",
-        )
+        if values.dtype.kind != kind:
+            try:
+                values = values.astype(kind) if values.size else np.empty(values.shape, self.dtype)
+            except UnicodeError as error:
+                raise EncodingError(f"{report.name}: {error}", variable=report.variable) from error
+        result, most = values.astype(self.dtype), self.dtype.itemsize // (4 if kind == "U" else 1)
+        report.refuse(np.asarray(result != values), f"strings have at most {most} character{'' if most == 1 else 's'}")
         return result
 
     def _numbers_of(
@@ -503,3 +507,31 @@ def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     if kind == "O":
         return np.array([value is None or value != value for value in values.flat], np.bool_).reshape(values.shape)  # noqa: PLR0124
     return np.zeros(values.shape, np.bool_)
+
+
+def unpacked_limits(
+    attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype[Any]
+) -> Mapping[str, Any]:
+    """Return the attributes of unpacked values: their limits are those of the packed numbers, with sign, scale and offset.
+
+    Args:
+        attributes: The attributes of the variable, without those of its packing.
+        encoding: The attributes of its packing, and the data type of its numbers as ``"dtype"``.
+        dtype: The data type of the unpacked values.
+    """
+    stored = np.dtype(encoding.get("dtype", dtype))
+    packing = {key: encoding[key] for key in SCALING if key in encoding}
+    if not packing or stored.kind not in "iuf" or not attributes.keys() & {*VALID}:
+        return attributes
+    cf = CFEncoding.from_attributes({**attributes, **packing}, stored)
+    limits = []
+    for limit in cf.valid:
+        values = None if limit is None else np.array(limit).astype(dtype)
+        if values is not None and cf.scale is not None:
+            values *= cf.scale
+        if values is not None and cf.offset is not None:
+            values += cf.offset
+        limits.append(None if values is None else values.item())
+    low, high = reversed(limits) if cf.scale is not None and cf.scale < 0 else limits
+    result = {key: value for key, value in attributes.items() if key not in VALID}
+    return result | {key: value for key, value in zip(VALID[1:], (low, high), strict=True) if value is not None}

@@ -50,6 +50,8 @@ _REFORM = (1582, 10, 15)
 """The first day of the Gregorian calendar, after 1582-10-04 of the Julian one."""
 FINE_DAYS, MICROSECOND_DAYS = 106_750, 106_750_000
 """Days around 1970 that 64-bit nanoseconds and microseconds can represent."""
+_COARSEST = 1e6
+"""The largest distance of floating-point numbers, in nanoseconds, at which times are rounded to it."""
 _MOST = float(1 << 62)
 _MOST_DAYS = (1 << 62) // 86_400
 Instants: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -290,9 +292,27 @@ def _instants(numbers: npt.NDArray[Any], units: TimeUnits) -> Instants:
         raise CodecError(f"numbers in {units.units!r} are not times: they are out of the range of 64-bit seconds")
     within = steps * step + rest
     if numbers.dtype.kind == "f":
-        within += np.rint((numbers.astype("f8") - floors) * step).astype("i8")
+        fractions = np.rint((numbers.astype("f8") - floors) * step).astype("i8")
+        within += _without_noise(fractions, np.spacing(np.abs(numbers)).astype("f8") * step)
     more, within = np.divmod(within, _DAY)
     return days + more + day, within
+
+
+def _without_noise(nanoseconds: npt.NDArray[np.int64], spacing: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return parts of units without the digits that floating-point numbers do not represent: 05:00, not 04:59:59.9….
+
+    Args:
+        nanoseconds: The nanoseconds of fractions of a unit.
+        spacing: The nanoseconds between each number and the next one. A fraction becomes a multiple of a power of ten of
+            this size if one is nearer than two such numbers, as programs round twice when they compute them. Not if the size
+            is more than a millisecond, as of single precision.
+    """
+    is_coarse = (spacing > 1) & (spacing <= _COARSEST)
+    if not is_coarse.any():
+        return nanoseconds
+    digit = 10 ** np.ceil(np.log10(np.where(is_coarse, spacing, 1.0))).astype("i8")
+    rounded = (nanoseconds + digit // 2) // digit * digit
+    return np.where(is_coarse & (np.abs(rounded - nanoseconds) <= 2 * spacing), rounded, nanoseconds)
 
 
 def _numbers(instants: Instants, units: TimeUnits) -> npt.NDArray[Any]:

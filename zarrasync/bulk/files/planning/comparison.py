@@ -12,14 +12,22 @@ from zarrasync.bulk.checksum import value_checksum, value_kind
 from zarrasync.bulk.files.sources.conversions import convert_times
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
 from zarrasync.errors import ShapeError
-from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET, SCALE, SCALING
+from zarrasync.metadata.conventions.cf_attributes import (
+    MISSING_NUMBERS,
+    OFFSET,
+    SCALE,
+    SCALING,
+    VALID,
+    signed_dtype,
+    valid_range,
+)
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, duration_units, units_of
 
 _CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping", "standard_name", "cell_methods")
 """Attributes that determine the meaning of values if both variables have them."""
 PACKING = (*SCALING, *MISSING_NUMBERS)
 """Attributes that determine the meaning of stored numbers."""
-_CHECKED = {*SCALING, *MISSING_NUMBERS, *_CODES, UNITS, CALENDAR, "coordinates"}
+_CHECKED = {*SCALING, *MISSING_NUMBERS, *VALID, *_CODES, UNITS, CALENDAR, "coordinates"}
 _PROJECTION = ("grid_mapping_name", "crs_wkt", "spatial_ref")
 """Attributes of variables that describe a coordinate reference system."""
 _DESCRIPTIVE = ("GeoTransform", "long_name", "comment", "units")
@@ -136,20 +144,23 @@ class Comparison:
 
     def _check_meaning(self, header: VariableHeader, like: VariableHeader) -> None:
         hint = "make the files agree first, or pass source=FileOptions(ignore_attributes=[{}]) to keep the first"
-        for key in (key for key in _CODES if key not in self.ignored):
-            both = key in header.attributes and key in like.attributes
-            if both and not is_same_attribute(header.attributes, like.attributes, key):
+        own, others = header.attributes, like.attributes
+        differing = [[key] for key in _CODES if key in own and key in others]
+        if _valid_numbers(header) != _valid_numbers(like):
+            differing.append([*VALID])
+        for names in differing:
+            keys = [key for key in names if key not in self.ignored and not is_same_attribute(own, others, key)]
+            if keys:
                 way = way_without(in_new_dataset=like.is_stored and self.axis is not None)
+                text = hint.format(", ".join(map(repr, keys)))
                 raise ShapeError(
-                    f"{self._texts(header, like, [key])}, so its values have another meaning; {hint.format(repr(key))}, or {way}"
+                    f"{self._texts(header, like, keys)}, so its values have another meaning; {text}, or {way}"
                 )
-        units, others = header.attributes.get("units"), like.attributes.get("units")
-        are_convertible = _are_times(header, like) or None not in map(
-            duration_units, (header.attributes, like.attributes)
-        )
-        if not are_convertible and units != others and not {None, "units"} & {units, others, *self.ignored}:
+        unit, other = own.get("units"), others.get("units")
+        are_convertible = _are_times(header, like) or None not in map(duration_units, (own, others))
+        if not are_convertible and unit != other and not {None, "units"} & {unit, other, *self.ignored}:
             raise ShapeError(
-                f"{self.name!r} has the units {units!r} in {header.place}, but {others!r} in {like.place}; convert the file first, "
+                f"{self.name!r} has the units {unit!r} in {header.place}, but {other!r} in {like.place}; convert the file first, "
                 "for example with preprocess=…, or pass source=FileOptions(ignore_attributes=['units']) if both mean the same"
             )
 
@@ -295,6 +306,14 @@ def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
     found = [_plain(attributes[key]) for key in MISSING_NUMBERS if attributes.get(key) is not None]
     items = [item for value in found for item in (value if isinstance(value, list) else [value])]
     return {item for item in items if item != "" and item == item}  # noqa: PLR0124  # NaN, which is unequal to itself
+
+
+def _valid_numbers(header: VariableHeader) -> tuple[Any, Any]:
+    """Return the smallest and the largest valid number; others are missing. ``None`` for no limit."""
+    if header.dtype == "str":
+        return None, None
+    dtype = np.dtype(header.dtype)
+    return valid_range(header.attributes, dtype, signed_dtype(header.attributes, dtype))
 
 
 def _plain(value: Any) -> Any:

@@ -221,9 +221,10 @@ def _check_exact(
     at = wrong[0]
     time = f"the time {values[at]} {source.units} of {name}"
     if dtype.kind != "f" and encoded[at] != np.floor(encoded[at]):
+        finer = {"attributes": {"units": "seconds since …" if target.calendar else "seconds"}}
         raise CodecError(
             f"{time} is not a whole number of {target.units!r}, the units of the destination; create the destination with "
-            "finer units, with {'attributes': {'units': 'seconds since …'}} in the encoding of the variable, or with the data type f8",
+            f"finer units, with {finer} in the encoding of the variable, or with the data type f8",
             direction="encode",
         )
     raise CodecError(

@@ -39,6 +39,7 @@ from zarrasync.bulk.files.sources.headers import (
 )
 from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.indexing.regions import Region
+from zarrasync.metadata.conventions.cf_encoding import unpacked_limits
 from zarrasync.model import dtypes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open_group
@@ -140,7 +141,7 @@ class XarrayReader:
         dims, options = tuple(map(str, variable.dims)), self._options
         if options.dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
             dims = tuple(options.dims) if len(options.dims) == len(dims) else dims
-        attributes = plain_attributes(variable.attrs)
+        attributes = plain_attributes(unpacked_limits(variable.attrs, variable.encoding, variable.dtype))
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
         attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}

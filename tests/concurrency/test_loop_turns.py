@@ -75,7 +75,7 @@ async def test_selections_by_coordinates_and_writes_too():
     async def client(number: int) -> None:
         await group.sel(x=number % 100)
         heart.ended += 1
-        await array[number].write(number)
+        await array[number].write(number + 1)
 
     await asyncio.gather(*map(client, range(CLIENTS)))
     await heart.stop()

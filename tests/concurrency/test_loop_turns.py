@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections import UserList
 from typing import Any
 
 import numpy as np
@@ -65,22 +66,28 @@ async def test_selections_by_coordinates_and_writes_too():
     group = await dataset()
     heart = Heart()
 
-    class Noting(LatencyStore):
-        async def _before(self, operation: str, key: str) -> None:
-            heart.ended += operation == "put"
-            await super()._before(operation, key)
+    class Values(UserList[int]):
+        """Values of one write."""
 
-    array = await za.create_array(Noting(MemoryStore(), 0.0), shape=(CLIENTS,), chunks=1, dtype="i4")
+        def __len__(self) -> int:
+            if self in begun:
+                begun.remove(self)
+                heart.ended += 1
+            return 1
 
-    async def client(number: int) -> None:
+    array = await za.create_array(LatencyStore(MemoryStore(), 0.0), shape=(CLIENTS,), chunks=1, dtype="i4")
+    begun = [Values([number + 1]) for number in range(CLIENTS)]
+
+    async def client(number: int, values: Any) -> None:
         await group.sel(x=number % 100)
         heart.ended += 1
-        await array[number].write(number + 1)
+        await array[number : number + 1].write(values)
 
-    await asyncio.gather(*map(client, range(CLIENTS)))
+    await asyncio.gather(*(client(number, values) for number, values in enumerate(list(begun))))
     await heart.stop()
-    assert heart.ended == 1 + 2 * CLIENTS  # with the metadata of the array
+    assert heart.ended == 2 * CLIENTS
     assert max(heart.counts) <= 2 * MOST
+    assert (await array[...] == np.arange(1, CLIENTS + 1)).all()
 
 
 async def test_cancelled_clients_leave_their_place_to_others():

@@ -44,7 +44,7 @@ def render_texts(format_: Format, path: str, metadata: Metadata) -> dict[str, st
 
 
 def parse_texts(format_: Format, path: str, texts: Mapping[str, str]) -> Metadata:
-    """Return the metadata of a node whose documents ``render_texts`` has returned.
+    """Return the metadata of a node from its documents.
 
     Raises:
         MetadataError: If the strings are not the documents of a node.

@@ -207,15 +207,18 @@ class Maps:
             steps = pixels.steps
             level = pyramid.coarsest([float(np.median(item)) for item in steps])
             is_nearest = not has_means or _is_magnified(level, steps)
-            methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
-            for method in [request.resampling] if request.resampling else methods:
+
+            def shown(method: Resampling) -> tuple[Level, AsyncSelection, Sequence[Window], Resampling] | None:
                 windows = pixels.windows(level.shape[-2:], method)
                 if not all(len(window.elements) for window in windows):
                     return None
                 view = pyramid.view(level, index, windows[0].elements, windows[1].elements, style.cmap)
-                if method != "average" or request.resampling or self._allows(view):
-                    break
-            return level, view, windows, method
+                return level, view, windows, method
+
+            if request.resampling:
+                return shown(request.resampling)
+            averaged = None if is_nearest else shown("average")
+            return averaged if averaged is not None and self._allows(averaged[1]) else shown("nearest")
 
         is_quick = is_separable(grid.crs, place.crs) and len(place.x) + len(place.y) < _MANY
         found = locate() if is_quick else await self._chunks.compute(locate)

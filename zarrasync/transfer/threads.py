@@ -247,14 +247,17 @@ class CodecRunner:
             await self._run_batch()
         self._running -= 1
 
-    async def _run_batch(self) -> None:
+    def _next_batch(self) -> tuple[deque[Callable[[], Any]], list[asyncio.Future[Any]]]:
         functions, outcomes, size = deque[Callable[[], Any]](), list[asyncio.Future[Any]](), 0
         while self._queue and size < self._settings.batch_bytes:
             function, nbytes, outcome = self._queue.popleft()
             functions.append(function)
             outcomes.append(outcome)
             size += nbytes
-        del function  # it refers to the values of its chunk
+        return functions, outcomes
+
+    async def _run_batch(self) -> None:
+        functions, outcomes = self._next_batch()
         results = await run_on(codec_pool(self._settings), partial(_compute, functions))
         for outcome, (result, error) in zip(outcomes, results, strict=True):
             if outcome.done():  # cancelled

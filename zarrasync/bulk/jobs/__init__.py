@@ -1,1 +1,1 @@
-"""The engine of jobs: their tasks, where they run, and the claims of their destinations."""
+"""The engine of jobs: tasks, executors that run them, and claims of destinations."""

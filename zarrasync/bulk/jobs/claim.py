@@ -318,7 +318,7 @@ class Claim(Lease):
     def release(self) -> None:
         """Remove the claim and the marks of tasks, and temporary files of processes that were killed.
 
-        A cancellation does not interrupt that: nobody would remove the claim.
+        A cancellation does not interrupt that, because otherwise the claim would remain.
         """
         if not self.is_held:
             return

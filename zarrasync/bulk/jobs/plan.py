@@ -71,7 +71,7 @@ class TaskRun:
 
     Attributes:
         numbers: The numbers of the tasks.
-        workers: Where they run.
+        workers: The workers that run them.
         permit: The permission of processes that do not have the claim; ``None`` if this process has it, or without claims.
         report: The report to add counts to.
         advance: Called with the number of bytes written since the last call.
@@ -220,7 +220,7 @@ class PlannedWork(ABC):
 
     @abstractmethod
     def run_tasks(self, run: TaskRun) -> None:
-        """Run tasks, and mark each one. The workers and the report are those of ``new_workers`` and ``new_report``."""
+        """Run tasks, and mark each one. ``new_workers`` has made the workers, and ``new_report`` the report."""
 
     @abstractmethod
     def is_finished(self, claim: Claim) -> bool:

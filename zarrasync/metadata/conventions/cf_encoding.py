@@ -512,11 +512,11 @@ def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def unpacked_limits(
     attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype[Any]
 ) -> Mapping[str, Any]:
-    """Return the attributes of unpacked values: their limits are those of the packed numbers, with sign, scale and offset.
+    """Return the attributes of unpacked values, with limits that have the sign, the scale and the offset of these values.
 
     Args:
-        attributes: The attributes of the variable, without those of its packing.
-        encoding: The attributes of its packing, and the data type of its numbers as ``"dtype"``.
+        attributes: The other attributes of the variable.
+        encoding: The attributes of the packing, and the data type of the packed numbers as ``"dtype"``.
         dtype: The data type of the unpacked values.
     """
     stored = np.dtype(encoding.get("dtype", dtype))

@@ -319,6 +319,7 @@ BLOCKS: dict[str, Callable[[Data], str]] = {
     "ingest-files": section("ingest-files", ingest.table),
     "ingest-s3": section("ingest-s3", ingest.table),
     "serving": section("serving", serving.table),
+    "services": section("services", serving.table),
 }
 
 

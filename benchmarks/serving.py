@@ -7,7 +7,8 @@ titiler-xarray, xpublish-edr and xpublish-tiles. Each client requests tiles and 
 another one, one after the other. Half of the requests for tiles and chunks are for a tenth of the array, as people look at
 some places more than at others. Values of each service are compared before its load. The lag is the time of a request
 that needs no data, during the load. The CPU time of a request is the one of the server's process, which other programs change
-less than the others. Prints a table and writes serving.json and serving.md.
+less than the others. Prints a table and writes serving.json and serving.md; services.json and services.md if only settings of
+series, planes and map tiles are chosen.
 """
 
 from __future__ import annotations
@@ -281,6 +282,18 @@ def table(section: dict[str, Any]) -> str:
     return markdown_table(head, lines, labels=2)
 
 
+def _versions() -> dict[str, Any]:
+    """Return the versions of the services, as facts of the measurement."""
+    names = ["zarrasync", "zarr", "fastapi", *(["titiler-xarray", "xpublish-edr", "xpublish-tiles"] if PEERS else [])]
+    code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    found: dict[str, str] = {}
+    for python, wanted in ((sys.executable, names[:3]), (PEERS, names[3:])):
+        if wanted:
+            text = subprocess.run([python, "-c", code, *wanted], stdout=subprocess.PIPE, text=True, check=True).stdout
+            found |= dict(zip(wanted, text.split(), strict=True))
+    return {"versions": found}
+
+
 def main() -> None:
     parser = make_parser(__doc__, only=SETTINGS, rounds=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of load per server and row")
@@ -292,7 +305,8 @@ def main() -> None:
         for setting in args.only or SETTINGS:
             rows[setting] = measure(Path(root) / "x.zarr", setting, args.clients, args.seconds, args.rounds)
 
-    save(args, "serving", table, {"clients": args.clients, "seconds": args.seconds, "rows": rows})
+    name, versions = ("services", _versions()) if set(rows) <= set(PARTS) else ("serving", {})
+    save(args, name, table, {"clients": args.clients, "seconds": args.seconds, "rows": rows, **versions})
 
 
 if __name__ == "__main__":

@@ -266,14 +266,14 @@ class SimulatedStore(RemoteStore):
     def __init__(self, bucket: Bucket, client: Client) -> None:
         self._bucket, self._client = bucket, client
         self.settings = config.get()
-        self.usual = self.concurrency = MOST_REQUESTS
+        self.initial_concurrency = self.concurrency = MOST_REQUESTS
 
     @property
     def identity(self) -> Hashable:
         return ("simulated", id(self._bucket))
 
     def limiter(self) -> AdaptiveLimiter:
-        return request_limiter((self.identity, self._client.number), self.usual, self.concurrency)
+        return request_limiter((self.identity, self._client.number), self.initial_concurrency, self.concurrency)
 
     def __repr__(self) -> str:
         return f"SimulatedStore({self._client.name})"

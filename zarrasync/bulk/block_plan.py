@@ -14,7 +14,7 @@ from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError
-from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
+from zarrasync.indexing.block_shapes import Blocks, BlockShapes
 from zarrasync.indexing.regions import Region, clip, partial_chunks, resolve_corners, touched_chunks
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.nodes.access import stored_chunks

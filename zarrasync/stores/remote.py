@@ -162,12 +162,12 @@ class RemoteStore(Store):
 
     Attributes:
         settings: Retries and timeouts, captured when the store was made.
-        usual: Initial number of requests in flight; it grows up to ``concurrency`` while the server responds quickly.
+        initial_concurrency: Initial number of requests in flight; it grows up to ``concurrency`` while the server responds quickly.
     """
 
     limits_requests = True
     settings: Config
-    usual: int
+    initial_concurrency: int
     _unquoted_tags: bool | None = None
     """Whether the service compares entity tags without their quotes; ``None`` while unknown."""
 

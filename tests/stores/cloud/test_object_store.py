@@ -69,7 +69,7 @@ async def test_stores_of_the_same_data_share_a_limiter(s3):
     assert first == second
     assert first.limiter() is second.limiter()
     assert isinstance(first, stores.ObjectStore)
-    assert first.usual == 256
+    assert first.initial_concurrency == 256
     assert first.concurrency == 512
 
 

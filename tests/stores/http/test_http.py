@@ -399,7 +399,7 @@ def test_the_limit_leaves_file_descriptors_to_others():
         "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
         "from zarrasync.stores import HTTPStore\n"
         "few, told = HTTPStore('http://localhost'), HTTPStore('http://localhost', concurrency=100)\n"
-        "print(few.concurrency, few.usual, told.concurrency)\n"
+        "print(few.concurrency, few.initial_concurrency, told.concurrency)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["64", "64", "100"]

@@ -26,7 +26,7 @@ from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, ignore_progress, skip_of
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.indexing.chunk_blocks import BlockShapes, intermediate_chunks
+from zarrasync.indexing.block_shapes import BlockShapes, intermediate_chunks
 from zarrasync.indexing.regions import Region, coarser_chunks, corners, touched_chunks
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from zarrasync.indexing.axis_cuts import count_touched
-from zarrasync.indexing.chunk_blocks import BlockShapes
+from zarrasync.indexing.block_shapes import BlockShapes
 from zarrasync.indexing.regions import Region, corners, region_text
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid

@@ -110,7 +110,7 @@ class Claim(Lease):
     async def _taken(self, content: Entry, *, for_plan: bool) -> Entry:
         """Return the claim with which this job continues or replaces another one."""
         self.found, self.folder.is_own = content, not content
-        self.folder.keeps = bool(content.get("cut"))  # arrays are shorter; the folder has the rows to put back
+        self.folder.keeps = bool(content.get("cut"))  # the interrupted job has removed rows, which the folder contains
         if not content:
             self._created = max(self._created, await self.folder.create())
         created = max(self._created, _created(content))

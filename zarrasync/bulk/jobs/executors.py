@@ -33,13 +33,13 @@ class JobExecutor:
     count = 1
     """The number of processes that share the processors of this machine."""
     may_share_memory = True
-    """Whether calls may run in this process. If they do not, a store in memory refuses to be written by them."""
+    """Whether calls may run in this process, so that they can write to a store in memory."""
     is_on_this_machine = False
     """Whether calls are known to run on this machine, so that they can use its files."""
 
     @property
     def width(self) -> int:
-        """The number of calls to start before one has ended."""
+        """The most calls to have in progress."""
         return 1 << 30
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
@@ -117,7 +117,7 @@ def _submitted(submit: Callable[[Call], Any], calls: Sequence[Call]) -> list[Fut
 
 
 class ProcessesExecutor(JobExecutor):
-    """ProcessesExecutor of this machine, which start with the first call. New ones replace those that end.
+    """Runs calls in processes of this machine, which start with the first call. New processes replace those that end.
 
     Args:
         count: The number of processes.

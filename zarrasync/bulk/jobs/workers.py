@@ -81,7 +81,7 @@ class Workers:
                 )
 
     def permit(self, store: Store, permit: Permit | None) -> None:
-        """Let ``share`` run calls as long as a permission holds. A cluster may run a call once more after the job."""
+        """Let ``share`` run calls only while a permission holds, because a cluster may repeat a call after the job has ended."""
         self._run_of = partial(Run, store, permit)
 
     def worth(self, nbytes: int) -> Workers:

@@ -108,7 +108,7 @@ class ObjectStore(RemoteStore):
         self.conditional = not disabled and kind_of(store) not in ("LocalStore", "HTTPStore")
         self.is_local = kind_of(store) in ("LocalStore", "MemoryStore")
         self.quick_listing = not self.is_local and kind_of(store) != "HTTPStore"
-        self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
+        self.initial_concurrency, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         if kind_of(store) in ("S3Store", "GCSStore", "AzureStore"):
             self.access = "anonymous" if is_anonymous(store) else "credentials"
         self.store = in_region(store, region) if (region := known_region(store)) else store
@@ -194,7 +194,7 @@ class ObjectStore(RemoteStore):
         return (*self._bucket[:2], f"{self._bucket[2]}/{self._full_path(key)}")
 
     def limiter(self) -> AdaptiveLimiter:
-        return request_limiter(self._service, self.usual, self.concurrency, cautious=True)
+        return request_limiter(self._service, self.initial_concurrency, self.concurrency, cautious=True)
 
     def __repr__(self) -> str:
         prefix = f", prefix={self.prefix!r}" if self.prefix else ""

@@ -119,7 +119,9 @@ class FsspecStore(RemoteStore):
         # Other filesystems implement retries and timeouts, and make several requests for a large value.
         self.settings = config.get() if self._read is not None else replace(config.get(), request_timeout=0.0)
         self.limits_requests = not self.blocking
-        self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
+        self.initial_concurrency = self.concurrency = (
+            concurrency or self.settings.concurrency or (16 if self.blocking else 128)
+        )
         self._read_options: dict[str, Any] = {}
         if not self.blocking and "max_concurrency" in inspect.signature(type(fs)._cat_file).parameters:
             self._read_options["max_concurrency"] = 1  # one request per value

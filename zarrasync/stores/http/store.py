@@ -95,7 +95,7 @@ class HTTPStore(RemoteStore):
         self._query = f"?{parts.query}" if parts.query else ""
         self._server = ("http", parts.netloc)
         self.headers, self.missing = dict(headers or {}), missing_statuses(missing) | {404}
-        self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
+        self.initial_concurrency, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         self._client_options, self._request_options = dict(client_options or {}), dict(request_options or {})
         self._sessions = self._make_sessions()
 
@@ -166,7 +166,7 @@ class HTTPStore(RemoteStore):
         return f"{self._query} {added!r}" if added else self._query
 
     def limiter(self) -> AdaptiveLimiter:
-        return request_limiter(self._server, self.usual, self.concurrency, cautious=True)
+        return request_limiter(self._server, self.initial_concurrency, self.concurrency, cautious=True)
 
     def __repr__(self) -> str:
         parts = urlsplit(self._base)

@@ -1,6 +1,6 @@
-"""Planning of blocks: regions of whole chunks, which can be written without reading existing data.
+"""Planning of ingestions, copies and rechunking: the shapes of blocks, and whether an intermediate array saves time.
 
-A block is read before it is written. Each block decodes all chunks of the source that it touches, so a chunk that several
+A block is a region of whole chunks of the destination, so that none of its chunks is changed in part. Each block decodes all chunks of the source that it touches, so a chunk that several
 blocks touch is decoded several times. The planner chooses the block shape that decodes the least within a given size.
 """
 
@@ -116,7 +116,7 @@ def join_chunks(chunks: Collection[Coords]) -> list[Box]:
 
 
 class BlockShapes:
-    """The useful shapes of blocks: a larger one always costs less.
+    """The useful shapes of blocks, of which larger ones decode less of the source.
 
     Args:
         grid: The chunk grid of the array to write.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes, intermediate_chunks, join_chunks
+from zarrasync.indexing.block_shapes import Blocks, BlockShapes, intermediate_chunks, join_chunks
 from zarrasync.indexing.regions import touched_chunks
 from zarrasync.model.chunk_grids import Grid, grid_of, regular_grid
 

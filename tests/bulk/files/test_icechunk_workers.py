@@ -57,8 +57,8 @@ def workers(kind: str) -> Iterator[dict[str, Any]]:
 KINDS = [
     "threads",
     "pickling",
-    pytest.param("processes", marks=pytest.mark.slow),
-    pytest.param("dask", marks=pytest.mark.slow),
+    pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.slow]),
+    pytest.param("dask", marks=[pytest.mark.processes, pytest.mark.slow]),
 ]
 
 
@@ -132,6 +132,7 @@ def kill_a_worker() -> None:
         process.kill()
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_worker_that_is_killed(tmp_path: Path):
     paths, place, kills = write_days(tmp_path / "nc", range(6)), tmp_path / "repo", list[int]()
@@ -147,6 +148,7 @@ def test_a_worker_that_is_killed(tmp_path: Path):
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
     """Dask gives a task up. The job fails without a commit."""
@@ -167,6 +169,7 @@ def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
     xr.testing.assert_equal(stored(place), joined(paths[:1]))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_workers_that_are_always_killed(tmp_path: Path):
     """The job fails without a commit. It can be repeated."""

@@ -14,6 +14,7 @@ pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
 from zarrasync import sync
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS
 from zarrasync.cli import main
 
 
@@ -219,3 +220,9 @@ def test_arrays_of_several_files_in_one_group(tmp_path: Path, capsys: pytest.Cap
     assert run(tmp_path / "c.npz", tmp_path / "out") == 1
     assert f"{tmp_path}/out contains a.npz, and it does not contain c.npz" in capsys.readouterr().err
     assert sorted(sync.open_group(tmp_path / "out")) == ["other", "v"]
+
+
+def test_the_documented_wait_is_the_one_of_the_library(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["ingest", "--help"])
+    assert f"(default: {WAIT_SECONDS / 60:.0f} minutes)" in " ".join(capsys.readouterr().out.split())

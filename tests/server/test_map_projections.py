@@ -320,6 +320,13 @@ def test_points_of_grids_are_those_of_single_points(crs, tile):
         np.testing.assert_allclose(item, truth, rtol=0, atol=1e-4)
 
 
+async def test_large_pictures_in_another_system_are_refused():
+    async with serving(utm()) as client:
+        body = await client.json("/bbox/6,46,12,50/1100x1000.png?variable=v", 413)
+        assert "1,100,000 pixels in another reference system than the array, more than 1,048,576" in body["message"]
+        assert (await client.get("/bbox/6,46,12,50/64x64.png?variable=v"))[0] == 200
+
+
 def test_few_points_of_smooth_grids_are_transformed(monkeypatch):
     counts = []
     original = pyproj.Transformer.transform

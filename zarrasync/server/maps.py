@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,22 @@ class MapRequest:
     nodata: float | None = None
     resampling: Resampling | Literal[""] = ""
     table: str = ""
+
+
+class _Shown(NamedTuple):
+    """The elements that a picture shows.
+
+    Attributes:
+        level: The level of the pyramid.
+        view: The elements.
+        windows: The elements of each pixel along each axis.
+        method: How elements become pixels.
+    """
+
+    level: Level
+    view: AsyncSelection
+    windows: Sequence[Window]
+    method: Resampling
 
 
 class Maps:
@@ -200,36 +216,44 @@ class Maps:
         place = await self.place(pyramid)
         presentation = await self._described.presentation(pyramid.levels[0].array)
         has_means = presentation.encoding.has_means and pyramid.labels is None
-
-        def locate() -> tuple[Level, AsyncSelection, Sequence[Window], Resampling] | None:
-            """Return the elements to read, and how they become pixels; ``None`` if all pixels are outside of the array."""
-            pixels = pixels_of(place, grid)
-            steps = pixels.steps
-            level = pyramid.coarsest([float(np.median(item)) for item in steps])
-            is_nearest = not has_means or _is_magnified(level, steps)
-
-            def shown(method: Resampling) -> tuple[Level, AsyncSelection, Sequence[Window], Resampling] | None:
-                windows = pixels.windows(level.shape[-2:], method)
-                if not all(len(window.elements) for window in windows):
-                    return None
-                view = pyramid.view(level, index, windows[0].elements, windows[1].elements, style.cmap)
-                return level, view, windows, method
-
-            if request.resampling:
-                return shown(request.resampling)
-            averaged = None if is_nearest else shown("average")
-            return averaged if averaged is not None and self._allows(averaged[1]) else shown("nearest")
-
+        locate = partial(self._locate, pyramid, index, place, grid, request, style, has_means=has_means)
         is_quick = is_separable(grid.crs, place.crs) and len(place.x) + len(place.y) < _MANY
-        found = locate() if is_quick else await self._chunks.compute(locate)
-        if found is None:
+        shown = locate() if is_quick else await self._chunks.compute(locate)
+        if shown is None:
             samples = (pyramid.samples,) if style.cmap == RGB else ()
             nothing = np.ma.masked_array(np.zeros((*samples, grid.height, grid.width), np.float32), mask=True)
             return await self._chunks.compute(partial(render, nothing, style))
-        level, view, windows, method = found
-        presentation = await self._described.presentation(level.array)
-        resampled = partial(_resampled, presentation, pyramid, request.nodata, windows, method)
-        return await self._chunks.read(view, lambda stored: render(resampled(stored), style))
+        presentation = await self._described.presentation(shown.level.array)
+        resampled = partial(_resampled, presentation, pyramid, request.nodata, shown.windows, shown.method)
+        return await self._chunks.read(shown.view, lambda stored: render(resampled(stored), style))
+
+    def _locate(
+        self,
+        pyramid: Pyramid,
+        index: tuple[int, ...],
+        place: Place,
+        grid: PixelGrid,
+        request: MapRequest,
+        style: Style,
+        *,
+        has_means: bool,
+    ) -> _Shown | None:
+        """Return the elements that a picture shows; ``None`` if all of its pixels are outside of the array."""
+        pixels = pixels_of(place, grid)
+        steps = pixels.steps
+        level = pyramid.coarsest([float(np.median(item)) for item in steps])
+
+        def shown(method: Resampling) -> _Shown | None:
+            windows = pixels.windows(level.shape[-2:], method)
+            if not all(len(window.elements) for window in windows):
+                return None
+            view = pyramid.view(level, index, windows[0].elements, windows[1].elements, style.cmap)
+            return _Shown(level, view, windows, method)
+
+        if request.resampling:
+            return shown(request.resampling)
+        averaged = shown("average") if has_means and not _is_magnified(level, steps) else None
+        return averaged if averaged is not None and self._allows(averaged.view) else shown("nearest")
 
     def _allows(self, view: AsyncSelection) -> bool:
         try:

@@ -196,9 +196,7 @@ def _raise_if_cancelled(flag: CancelFlag) -> None:
 
 @contextlib.asynccontextmanager
 async def codec_runner(settings: Config) -> AsyncIterator[CodecRunner]:
-    """Return what runs computations of a call's tasks on the codec threads.
-
-    At the end none of them runs, even if the call has failed or is cancelled.
+    """Provide a runner of the computations of a call's tasks. At the end none of them runs, even if the call fails or is cancelled.
 
     Args:
         settings: The settings, which determine the number of threads and the size of batches.

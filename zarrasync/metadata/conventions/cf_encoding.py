@@ -524,14 +524,8 @@ def unpacked_limits(
     if not packing or stored.kind not in "iuf" or not attributes.keys() & {*VALID}:
         return attributes
     cf = CFEncoding.from_attributes({**attributes, **packing}, stored)
-    limits = []
-    for limit in cf.valid:
-        values = None if limit is None else np.array(limit).astype(dtype)
-        if values is not None and cf.scale is not None:
-            values *= cf.scale
-        if values is not None and cf.offset is not None:
-            values += cf.offset
-        limits.append(None if values is None else values.item())
+    numbers = [None if limit is None else np.array([limit], cf.number_dtype).view(stored) for limit in cf.valid]
+    limits = [None if number is None else cf.unpack(number).astype(dtype)[0].item() for number in numbers]
     low, high = reversed(limits) if cf.scale is not None and cf.scale < 0 else limits
     result = {key: value for key, value in attributes.items() if key not in VALID}
     return result | {key: value for key, value in zip(VALID[1:], (low, high), strict=True) if value is not None}

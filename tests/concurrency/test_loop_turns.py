@@ -15,7 +15,9 @@ import zarrasync as za
 from zarrasync.stores import MemoryStore
 from zarrasync.testing import LatencyStore
 
-CLIENTS, READS, MOST = 300, 3, 64
+CLIENTS, READS = 1000, 3
+MOST = CLIENTS // 4
+"""Calls that may end in one iteration. Few begin, but some wait for threads, and end together."""
 
 
 class Heart:
@@ -59,11 +61,12 @@ async def test_reads_of_cached_values_leave_room_for_other_tasks(max_age):
     await asyncio.gather(*map(client, range(CLIENTS)))
     await heart.stop()
     assert heart.ended == CLIENTS * READS
-    assert max(heart.counts) <= 2 * MOST
+    assert max(heart.counts) <= MOST
 
 
 async def test_selections_by_coordinates_and_writes_too():
     group = await dataset()
+    await group.sel(x=0)  # which reads the coordinate
     heart = Heart()
 
     class Values(UserList[int]):
@@ -86,7 +89,7 @@ async def test_selections_by_coordinates_and_writes_too():
     await asyncio.gather(*(client(number, values) for number, values in enumerate(list(begun))))
     await heart.stop()
     assert heart.ended == 2 * CLIENTS
-    assert max(heart.counts) <= 2 * MOST
+    assert max(heart.counts) <= MOST
     assert (await array[...] == np.arange(1, CLIENTS + 1)).all()
 
 

@@ -74,8 +74,7 @@ class JobProgress:
 
     def skip(self, nbytes: int) -> None:
         """Advance by bytes that an earlier run has processed, without including them in the rate."""
-        if nbytes:
-            self._advance(nbytes, skipped=True)
+        self._advance(nbytes, skipped=True)
 
     def expect(self, total: int, rows: int = 0) -> None:
         """Set the size of a job that has started without one, for example to read headers. The rate counts from now on.

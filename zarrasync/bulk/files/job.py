@@ -161,6 +161,7 @@ class Job:
                 break
             permit = None if workers.is_local else self.claim.permit()
             try:
+                job.prepare()
                 numbers = job.unfinished(report, progress)
                 job.run_tasks(TaskRun(numbers, workers, permit, report, progress or ignore_progress, verify))
             except SourceFilesError as error:

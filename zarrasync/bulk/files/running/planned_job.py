@@ -164,7 +164,7 @@ class PlannedJob:
         return [number for number in range(len(sizes)) if number not in finished]
 
     def run_tasks(self, run: TaskRun) -> None:
-        """Run tasks, and mark each one.
+        """Run tasks, and mark each one. Tasks of a stored plan prepare the destination first, unless they have a fork of the store.
 
         Raises:
             SourceFilesError: If files cannot be read. The other tasks were run.
@@ -172,7 +172,7 @@ class PlannedJob:
         plan, claim, report, bad = self.plan, self._claim, run.report, dict[str, str]()
         store, forks = self._handle.store, self._handle.store.forks
         fork = forks.fork() if self._is_independent and forks is not None else None
-        if fork is None:
+        if self._is_independent and fork is None:
             self.prepare()
         is_marked = run.workers.is_local and run.permit is None and len(plan.parts) > 1
 

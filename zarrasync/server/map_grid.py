@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -137,16 +137,21 @@ class Window:
     Attributes:
         elements: The numbers of the elements that are read.
         first: For each pixel the place of its first element in ``elements``.
-        stop: For each pixel the place after its last element.
+        sizes: For each pixel how many elements it shows; one number if all show as many.
         fraction: For each pixel the weight of the last element, if it lies between two; else one zero.
         is_inside: Whether the pixel shows an element.
     """
 
     elements: Indices
-    first: npt.NDArray[np.int32]
-    stop: npt.NDArray[np.int32]
+    first: npt.NDArray[np.integer[Any]]
+    sizes: npt.NDArray[np.int32]
     fraction: Floats
     is_inside: npt.NDArray[np.bool_]
+
+    @property
+    def last(self) -> npt.NDArray[np.integer[Any]]:
+        """For each pixel the place of its last element."""
+        return self.first + (self.sizes - 1)
 
     @classmethod
     def of(cls, places: AxisPlaces, centres: Floats, edges: Floats, resampling: Resampling) -> Window:
@@ -192,8 +197,7 @@ class Window:
         """Return a window with the numbers of only those elements that are needed. Changes the arrays in place."""
         size = len(places)
         if not is_inside.any():
-            empty, nothing = np.zeros(0, np.intp), np.zeros(first.shape, np.int32)
-            return cls(empty, nothing, nothing, fraction, is_inside)
+            return cls(np.zeros(0, np.intp), np.zeros_like(first), np.ones(1, np.int32), fraction, is_inside)
         if not places.is_cyclic:
             np.clip(first, 0, size - 1, out=first)
             np.clip(stop, 1, size, out=stop)
@@ -209,9 +213,11 @@ class Window:
         numbers = first - begin
         if not is_whole:
             np.clip(numbers, 0, len(needed) - 1, out=numbers)
-        start = (np.cumsum(needed, dtype=np.int32) - 1)[numbers]
-        widths = (stop - first).astype(np.int32)
-        return cls((begin + np.flatnonzero(needed)) % size, start, start + widths, fraction, is_inside)
+        # Pictures of many requests wait for their elements with these places, so that few bytes suffice for each.
+        place = (np.cumsum(needed) - 1).astype(np.min_scalar_type(len(needed)))
+        sizes = (stop - first).astype(np.int32)
+        sizes = sizes.reshape(-1)[:1] if (sizes == sizes.flat[0]).all() else sizes
+        return cls((begin + np.flatnonzero(needed)) % size, place[numbers], sizes, fraction, is_inside)
 
 
 def _covered(one: Floats, other: Floats, nearest: Indices) -> tuple[Indices, Indices]:
@@ -262,7 +268,7 @@ def _sums(values: Floats, window: Window, axis: int) -> Floats:
     """Return the sums of the elements of each pixel. An infinite element changes only the pixels that contain it."""
     size = values.shape[axis]
     first = np.minimum(window.first, size - 1)
-    stop = np.clip(window.stop, first + 1, size)
+    stop = np.clip(window.last, first, size - 1) + 1
     padded = np.concatenate([values, np.zeros_like(np.take(values, [0], axis=axis))], axis=axis)  # a place to stop at
     ranges = np.stack([first, stop], axis=1).reshape(-1)
     sums: Floats = np.add.reduceat(padded, ranges, axis=axis).take(np.arange(0, len(ranges), 2), axis=axis)
@@ -271,7 +277,7 @@ def _sums(values: Floats, window: Window, axis: int) -> Floats:
 
 def _between(values: Floats, window: Window, axis: int) -> Floats:
     """Return the values between two elements of each pixel."""
-    last = np.maximum(window.stop - 1, window.first)
+    last = np.maximum(window.last, window.first)
     shape = (-1, 1) if axis == 0 else (1, -1)
     fraction = np.where(last > window.first, window.fraction, 0.0).reshape(shape)
     below, above = np.take(values, window.first, axis=axis), np.take(values, last, axis=axis, mode="clip")
@@ -287,7 +293,7 @@ def _box_sums(values: Floats, rows: Window, columns: Window) -> Floats:
         rows: The rows of each pixel.
         columns: The columns of each pixel.
     """
-    heights, widths = (np.maximum(window.stop - window.first, 1) for window in (rows, columns))
+    heights, widths = (np.maximum(np.broadcast_to(item.sizes, item.first.shape), 1) for item in (rows, columns))
     down, across = (-(-sizes // _MOST_COVERED) for sizes in (heights, widths))
     heights, widths = -(-heights // down), -(-widths // across)
     total: Floats = np.zeros((*rows.first.shape, values.shape[-1]))
@@ -301,7 +307,7 @@ def _box_sums(values: Floats, rows: Window, columns: Window) -> Floats:
 
 def _between_four(values: Floats, rows: Window, columns: Window) -> Floats:
     """Return the values between four elements of each pixel. The shapes are as for ``_box_sums``."""
-    lasts = [np.maximum(window.stop - 1, window.first) for window in (rows, columns)]
+    lasts = [np.maximum(window.last, window.first) for window in (rows, columns)]
     shares = [
         np.where(last > window.first, window.fraction, 0.0) for last, window in zip(lasts, (rows, columns), strict=True)
     ]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync.indexing.regions import Region
-from zarrasync.nodes.access import replace_attributes
+from zarrasync.nodes.access import replace_attributes, store_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.group import AsyncGroup
@@ -38,6 +38,7 @@ __all__ = [
     "Indexer",
     "JobPlanBase",
     "SelectionBase",
+    "call",
     "register",
     "to_sync",
 ]
@@ -64,6 +65,20 @@ def to_sync(value: Any) -> Any:
     if type(value) is dict:
         return {key: to_sync(item) for key, item in value.items()}
     return value
+
+
+def call(function: Callable[..., Coroutine[Any, Any, Any]], arguments: dict[str, Any], **stores: Any) -> Any:
+    """Call a function of the asynchronous API, and return its result with synchronous objects.
+
+    Args:
+        function: The function.
+        arguments: Its arguments by name.
+        **stores: The stores or nodes that arguments stand for, to know whether they are blocking. Functions without any
+            need the names of stores, and resolve them themselves.
+    """
+    options = [f"{name}_options" if f"{name}_options" in arguments else "storage_options" for name in stores]
+    blocking = bool(stores) and all(store_of(store).blocking for store in stores.values())
+    return to_sync(run(function(**arguments | dict.fromkeys(options) | stores), blocking=blocking))
 
 
 class _LastIteration(threading.local):

@@ -19,8 +19,16 @@ import numpy.typing as npt
 
 import zarrasync as _asynchronous
 from zarrasync import config
-from zarrasync._concurrency.bridge import run
-from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
+from zarrasync._sync_base import (
+    ArrayBase,
+    DecodedArrayBase,
+    GroupBase,
+    JobPlanBase,
+    SelectionBase,
+    call,
+    register,
+    to_sync,
+)
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, PlanExplanation
@@ -32,7 +40,7 @@ from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
-from zarrasync.nodes.access import SourceLike, resolve_source, store_of
+from zarrasync.nodes.access import SourceLike, resolve_source
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
@@ -223,8 +231,7 @@ class Array(ArrayBase):
             >>> array.view[2:5].shape
             (3,)
         """
-        result: Selection = to_sync(self._async.view)
-        return result
+        return to_sync(self._async.view)
 
     @property
     def decoded(self) -> DecodedArray:
@@ -239,8 +246,7 @@ class Array(ArrayBase):
             >>> array.decoded[0]
             np.float64(273.0)
         """
-        result: DecodedArray = to_sync(self._async.decoded)
-        return result
+        return to_sync(self._async.decoded)
 
     def sel(
         self,
@@ -285,14 +291,13 @@ class Array(ArrayBase):
             >>> (t2m.sel(lat=slice(45, 60))).read()
             array([0, 1])
         """
-        result: Selection = to_sync(
+        return to_sync(
             self._run(
                 self._async.sel(
                     mapping, points=points, method=method, tolerance=tolerance, decode=decode, **coordinates
                 )
             )
         )
-        return result
 
     def to_xarray(self, **options: Any) -> Any:
         """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.
@@ -845,8 +850,7 @@ class DecodedArray(DecodedArrayBase):
             >>> names.tolist()
             ['land', 'sea']
         """
-        result: DecodedArray = to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
-        return result
+        return to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
 
     @property
     def metadata(self) -> ArrayMetadata:
@@ -926,8 +930,7 @@ class DecodedArray(DecodedArrayBase):
     @property
     def view(self) -> Selection:
         """All values as a lazy selection."""
-        result: Selection = to_sync(self._async.view)
-        return result
+        return to_sync(self._async.view)
 
     def getitem(self, selection: Any) -> npt.NDArray[Any]:
         """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``Selection.read``.
@@ -960,10 +963,9 @@ class DecodedArray(DecodedArrayBase):
             >>> (array.decoded.sel(x=20)).read()
             np.float64(1.0)
         """
-        result: Selection = to_sync(
+        return to_sync(
             self._run(self._async.sel(mapping, points=points, method=method, tolerance=tolerance, **coordinates))
         )
-        return result
 
     def close(self) -> None:
         """Close the connections of the store. Also called at the end of a ``with`` block.
@@ -1041,8 +1043,7 @@ class Group(GroupBase["Array | Group"]):
             >>> (group.getitem("model/t2m")).shape
             (4, 4)
         """
-        result: Array | Group = to_sync(self._run(self._async.getitem(name)))
-        return result
+        return to_sync(self._run(self._async.getitem(name)))
 
     def get_array(self, name: str) -> Array:
         """Open an array by its name or relative path, as ``getitem`` does.
@@ -1065,8 +1066,7 @@ class Group(GroupBase["Array | Group"]):
             >>> (group.get_array("t2m")).shape
             (4, 4)
         """
-        result: Array = to_sync(self._run(self._async.get_array(name)))
-        return result
+        return to_sync(self._run(self._async.get_array(name)))
 
     def get_group(self, name: str) -> Group:
         """Open a group by its name or relative path, as ``getitem`` does.
@@ -1089,8 +1089,7 @@ class Group(GroupBase["Array | Group"]):
             >>> (group.get_group("model")).name
             '/model'
         """
-        result: Group = to_sync(self._run(self._async.get_group(name)))
-        return result
+        return to_sync(self._run(self._async.get_group(name)))
 
     def contains(self, name: str) -> bool:
         """Return whether a member exists. A member whose documents are invalid or cannot be read exists as well.
@@ -1129,8 +1128,7 @@ class Group(GroupBase["Array | Group"]):
             >>> [path for path, node in group.members(max_depth=None)]
             ['model', 'model/t2m']
         """
-        result: tuple[tuple[str, Array | Group], ...] = to_sync(self._run(self._async.members(max_depth)))
-        return result
+        return to_sync(self._run(self._async.members(max_depth)))
 
     def arrays(self) -> tuple[tuple[str, Array], ...]:
         """Return the members that are arrays.
@@ -1147,8 +1145,7 @@ class Group(GroupBase["Array | Group"]):
             >>> [(name, array.shape) for name, array in group.arrays()]
             [('t2m', (4, 4))]
         """
-        result: tuple[tuple[str, Array], ...] = to_sync(self._run(self._async.arrays()))
-        return result
+        return to_sync(self._run(self._async.arrays()))
 
     def groups(self) -> tuple[tuple[str, Group], ...]:
         """Return the members that are groups.
@@ -1165,8 +1162,7 @@ class Group(GroupBase["Array | Group"]):
             >>> [(name, member.path) for name, member in group.groups()]
             [('model', 'model')]
         """
-        result: tuple[tuple[str, Group], ...] = to_sync(self._run(self._async.groups()))
-        return result
+        return to_sync(self._run(self._async.groups()))
 
     def array_keys(self) -> tuple[str, ...]:
         """Return the names of the members that are arrays, sorted.
@@ -1283,14 +1279,13 @@ class Group(GroupBase["Array | Group"]):
             >>> january["t2m"].read()
             array([5., 6.])
         """
-        result: dict[str, Selection] = to_sync(
+        return to_sync(
             self._run(
                 self._async.sel(
                     mapping, points=points, method=method, tolerance=tolerance, decode=decode, **coordinates
                 )
             )
         )
-        return result
 
     def to_xarray(self, **options: Any) -> Any:
         """Open the group as a dataset of xarray, with the engine ``"zarrasync"``.
@@ -1356,8 +1351,7 @@ class Group(GroupBase["Array | Group"]):
             >>> array.name
             '/model/t2m'
         """
-        result: Array = to_sync(self._run(self._async.create_array(name, overwrite=overwrite, **options)))
-        return result
+        return to_sync(self._run(self._async.create_array(name, overwrite=overwrite, **options)))
 
     def create_group(self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False) -> Group:
         """Create a group below this one.
@@ -1382,8 +1376,7 @@ class Group(GroupBase["Array | Group"]):
             >>> member.attrs["title"]
             'test'
         """
-        result: Group = to_sync(self._run(self._async.create_group(name, attributes=attributes, overwrite=overwrite)))
-        return result
+        return to_sync(self._run(self._async.create_group(name, attributes=attributes, overwrite=overwrite)))
 
     def require_array(self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any) -> Array:
         """Open an array. Create it if it does not exist.
@@ -1412,10 +1405,7 @@ class Group(GroupBase["Array | Group"]):
             >>> existing == new
             True
         """
-        result: Array = to_sync(
-            self._run(self._async.require_array(name, shape=shape, dtype=dtype, exact=exact, **options))
-        )
-        return result
+        return to_sync(self._run(self._async.require_array(name, shape=shape, dtype=dtype, exact=exact, **options)))
 
     def require_group(self, name: str, *, attributes: Mapping[str, Any] | None = None) -> Group:
         """Open a group. Create it if it does not exist.
@@ -1438,8 +1428,7 @@ class Group(GroupBase["Array | Group"]):
             >>> member.path
             'model'
         """
-        result: Group = to_sync(self._run(self._async.require_group(name, attributes=attributes)))
-        return result
+        return to_sync(self._run(self._async.require_group(name, attributes=attributes)))
 
     def delete(self, name: str, *, all_files: bool = False) -> None:
         """Erase a member and all nodes below it, even if its metadata is damaged.
@@ -1618,8 +1607,7 @@ class Selection(SelectionBase):
         return self._async.nbytes
 
     def __getitem__(self, key: Any) -> Selection:
-        result: Selection = to_sync(self._async.__getitem__(key))
-        return result
+        return to_sync(self._async.__getitem__(key))
 
     @overload
     def read(
@@ -1883,12 +1871,7 @@ def open(
         >>> node[1:]
         array([1, 2])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.open(
-        store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
-    )
-    result: Array | Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.open, locals(), store=resolve(store, storage_options, config))
 
 
 @overload
@@ -1969,12 +1952,11 @@ def open_array(
         >>> array.shape
         (4, 4)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.open_array(
-        store_, path=path, mode=mode, zarr_format=zarr_format, config=config, decode=decode, **options
+    return call(
+        lambda options, **named: _asynchronous.open_array(**named, **options),
+        locals(),
+        store=resolve(store, storage_options, config),
     )
-    result: Array | DecodedArray = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
 
 
 def open_group(
@@ -2018,18 +2000,7 @@ def open_group(
         >>> group.attrs["title"]
         'test'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.open_group(
-        store_,
-        path=path,
-        mode=mode,
-        zarr_format=zarr_format,
-        use_consolidated=use_consolidated,
-        attributes=attributes,
-        config=config,
-    )
-    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.open_group, locals(), store=resolve(store, storage_options, config))
 
 
 def create_array(
@@ -2102,30 +2073,7 @@ def create_array(
         >>> array[:, 0]
         array([0, 7, 7, 0], dtype=int32)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.create_array(
-        store_,
-        name=name,
-        path=path,
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        chunks=chunks,
-        shards=shards,
-        filters=filters,
-        serializer=serializer,
-        compressors=compressors,
-        fill_value=fill_value,
-        order=order,
-        zarr_format=zarr_format,
-        attributes=attributes,
-        chunk_key_encoding=chunk_key_encoding,
-        dimension_names=dimension_names,
-        overwrite=overwrite,
-        config=config,
-    )
-    result: Array = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.create_array, locals(), store=resolve(store, storage_options, config))
 
 
 def create_group(
@@ -2163,12 +2111,7 @@ def create_group(
         >>> group.name
         '/model/run1'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.create_group(
-        store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
-    )
-    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.create_group, locals(), store=resolve(store, storage_options, config))
 
 
 def create_hierarchy(
@@ -2206,12 +2149,7 @@ def create_hierarchy(
         >>> created["model/t2m"].shape
         (4, 4)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.create_hierarchy(
-        store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config
-    )
-    result: dict[str, Array | Group] = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.create_hierarchy, locals(), store=resolve(store, storage_options, config))
 
 
 def consolidate_metadata(
@@ -2251,10 +2189,7 @@ def consolidate_metadata(
         >>> group.array_keys()
         ('t2m',)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config)
-    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.consolidate_metadata, locals(), store=resolve(store, storage_options, config))
 
 
 def save(
@@ -2289,9 +2224,11 @@ def save(
         >>> sync.load(store, path="lat")
         array([0.5, 1.5])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays)
-    run(coroutine_, blocking=store_.blocking)
+    call(
+        lambda store, args, arrays, **named: _asynchronous.save(store, *args, **named, **arrays),
+        locals(),
+        store=resolve(store, storage_options, config),
+    )
 
 
 def load(
@@ -2326,9 +2263,7 @@ def load(
         >>> sync.load(store)
         array([0, 1, 2])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.load(store_, path=path, zarr_format=zarr_format, config=config)
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.load, locals(), store=resolve(store, storage_options, config))
 
 
 def list_nodes(
@@ -2366,11 +2301,7 @@ def list_nodes(
         >>> sync.list_nodes(store)
         (('', 'group'), ('model', 'group'), ('model/t2m', 'array'))
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.list_nodes(
-        store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.list_nodes, locals(), store=resolve(store, storage_options, config))
 
 
 create = create_array
@@ -2457,25 +2388,12 @@ def copy(
         >>> sync.load(dest)
         array([0, 1, 2, 3])
     """
-    source_ = resolve_source(source, source_options, config)
-    dest_ = resolve(dest, dest_options, config)
-    coroutine_ = _asynchronous.copy(
-        source_,
-        dest_,
-        dest_path=dest_path,
-        zarr_format=zarr_format,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
-        overwrite=overwrite,
-        resume=resume,
-        verify=verify,
-        all_files=all_files,
-        executor=executor,
-        progress=progress,
-        config=config,
+    return call(
+        _asynchronous.copy,
+        locals(),
+        source=resolve_source(source, source_options, config),
+        dest=resolve(dest, dest_options, config),
     )
-    return run(coroutine_, blocking=store_of(source_).blocking and dest_.blocking)
 
 
 def plan_copy(
@@ -2538,25 +2456,7 @@ def plan_copy(
         >>> sync.load(dest)
         array([0, 1, 2, 3])
     """
-    coroutine_ = _asynchronous.plan_copy(
-        source,
-        dest,
-        source_path=source_path,
-        dest_path=dest_path,
-        zarr_format=zarr_format,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
-        overwrite=overwrite,
-        all_files=all_files,
-        plan=plan,
-        tasks=tasks,
-        source_options=source_options,
-        dest_options=dest_options,
-        config=config,
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.plan_copy, locals())
 
 
 def ingest(
@@ -2643,22 +2543,11 @@ def ingest(
         >>> array[95:]
         array([95, 96, 97, 98, 99])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.ingest(
-        source,
-        store_,
-        path=path,
-        mode=mode,
-        region=region,
-        unaligned=unaligned,
-        verify=verify,
-        concurrency=concurrency,
-        threads=threads,
-        progress=progress,
-        config=config,
-        **options,
+    return call(
+        lambda options, **named: _asynchronous.ingest(**named, **options),
+        locals(),
+        store=resolve(store, storage_options, config),
     )
-    return run(coroutine_, blocking=store_.blocking)
 
 
 def ingest_files(
@@ -2753,29 +2642,7 @@ def ingest_files(
         >>> report.files, report.rows
         (2, 2)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.ingest_files(
-        files,
-        store_,
-        concat=concat,
-        path=path,
-        mode=mode,
-        append=append,
-        region=region,
-        on_duplicate=on_duplicate,
-        on_gap=on_gap,
-        on_late=on_late,
-        on_bad_file=on_bad_file,
-        reserve=reserve,
-        preprocess=preprocess,
-        source=source,
-        layout=layout,
-        verify=verify,
-        executor=executor,
-        progress=progress,
-        config=config,
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.ingest_files, locals(), store=resolve(store, storage_options, config))
 
 
 def plan_ingest(
@@ -2848,30 +2715,7 @@ def plan_ingest(
         >>> report.rows
         1
     """
-    coroutine_ = _asynchronous.plan_ingest(
-        files,
-        store,
-        concat=concat,
-        path=path,
-        mode=mode,
-        append=append,
-        region=region,
-        on_duplicate=on_duplicate,
-        on_gap=on_gap,
-        on_late=on_late,
-        on_bad_file=on_bad_file,
-        reserve=reserve,
-        preprocess=preprocess,
-        source=source,
-        layout=layout,
-        plan=plan,
-        tasks=tasks,
-        executor=executor,
-        storage_options=storage_options,
-        config=config,
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.plan_ingest, locals())
 
 
 def manifest(
@@ -2904,9 +2748,7 @@ def manifest(
         >>> found.digest
         'f0699a280f5de8a2aa0eb26551eb2fa4-1--2'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.manifest(store_, path=path, config=config)
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.manifest, locals(), store=resolve(store, storage_options, config))
 
 
 def open_plan(
@@ -2943,11 +2785,7 @@ def open_plan(
         ('copy', 1)
         >>> plan.abandon()
     """
-    coroutine_ = _asynchronous.open_plan(
-        plan, path=path, source_root=source_root, storage_options=storage_options, config=config
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.open_plan, locals())
 
 
 def pyramid(
@@ -3030,25 +2868,7 @@ def pyramid(
         >>> (sync.open_group(store)).info["Levels"]
         '0 (y 1, x 1), 1 (y 2, x 2)'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.pyramid(
-        store_,
-        path=path,
-        dest=dest,
-        dest_path=dest_path,
-        levels=levels,
-        method=method,
-        missing=missing,
-        axes=axes,
-        convention=convention,
-        layout=layout,
-        overwrite=overwrite,
-        executor=executor,
-        progress=progress,
-        dest_options=dest_options,
-        config=config,
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.pyramid, locals(), store=resolve(store, storage_options, config))
 
 
 def plan_pyramid(
@@ -3116,26 +2936,7 @@ def plan_pyramid(
         >>> (sync.open_group(store)).info["Levels"]
         '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
     """
-    coroutine_ = _asynchronous.plan_pyramid(
-        store,
-        path=path,
-        dest=dest,
-        dest_path=dest_path,
-        levels=levels,
-        method=method,
-        missing=missing,
-        axes=axes,
-        convention=convention,
-        layout=layout,
-        overwrite=overwrite,
-        plan=plan,
-        tasks=tasks,
-        storage_options=storage_options,
-        dest_options=dest_options,
-        config=config,
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.plan_pyramid, locals())
 
 
 def validate(
@@ -3181,18 +2982,7 @@ def validate(
         >>> print(report)
         1 array, 1 group: no problems found
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.validate(
-        store_,
-        path=path,
-        data=data,
-        manifest=manifest,
-        repair=repair,
-        progress=progress,
-        zarr_format=zarr_format,
-        config=config,
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.validate, locals(), store=resolve(store, storage_options, config))
 
 
 register("zarrasync.nodes.array", "AsyncArray", Array)

@@ -49,14 +49,14 @@ import numpy.typing as npt
 import zarrasync as _asynchronous
 from zarrasync import config
 from zarrasync.display.explanation import PlanExplanation
-from zarrasync._concurrency.bridge import iterate, run
-from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
+from zarrasync._concurrency.bridge import iterate
+from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, call, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.metadata.create import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
-from zarrasync.nodes.access import SourceLike, resolve_source, store_of
+from zarrasync.nodes.access import SourceLike, resolve_source
 from zarrasync.metadata.create import DEFAULT
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.display.info import Info, Tree
@@ -199,11 +199,11 @@ def _members(tree: ast.Module, name: str) -> set[str]:
     return names
 
 
-def _call(arguments: ast.arguments, *, skip: tuple[str, ...] = ()) -> str:
-    parts = [a.arg for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", *skip)]
+def _call(arguments: ast.arguments) -> str:
+    parts = [a.arg for a in arguments.posonlyargs + arguments.args if a.arg != "self"]
     if arguments.vararg:
         parts.append(f"*{arguments.vararg.arg}")
-    parts += [f"{a.arg}={a.arg}" for a in arguments.kwonlyargs if a.arg not in skip]
+    parts += [f"{a.arg}={a.arg}" for a in arguments.kwonlyargs]
     if arguments.kwarg:
         parts.append(f"**{arguments.kwarg.arg}")
     return ", ".join(parts)
@@ -215,12 +215,8 @@ def _returns(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, bool]:
     return _sync_text(text), _TYPES.search(text.replace("AsyncIterator", "")) is not None
 
 
-def _body(expression: str, returns: str, convert: bool, indent: str) -> str:
-    if returns == "None":
-        return f"{indent}{expression}\n"
-    if convert:
-        return f"{indent}result: {returns} = to_sync({expression})\n{indent}return result\n"
-    return f"{indent}return {expression}\n"
+def _body(expression: str, returns: str, indent: str) -> str:
+    return f"{indent}{'' if returns == 'None' else 'return '}{expression}\n"
 
 
 def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -233,12 +229,14 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     elif isinstance(node, ast.AsyncFunctionDef):
         inner = f"self._run({inner})"
     head = "    @property\n" if is_property else ""
+    if convert:
+        inner = f"to_sync({inner})"
     signature = _sync_text(ast.unparse(node.args))
     if _is_overload(node):
         return f"    @overload\n    def {node.name}({signature}) -> {returns}: ...\n\n"
     return (
         f"{head}    def {node.name}({signature}) -> {returns}:\n"
-        f"{_docstring(node, '        ')}{_body(inner, returns, convert, '        ')}\n"
+        f"{_docstring(node, '        ')}{_body(inner, returns, '        ')}\n"
     )
 
 
@@ -270,30 +268,24 @@ _RESOLVERS = {"StoreLike": "resolve", "SourceLike": "resolve_source"}
 
 
 def _function(node: ast.AsyncFunctionDef) -> str:
-    """Return the source of a function. It resolves its stores first, to know whether they are blocking."""
-    returns, convert = _returns(node)
-    keywords = {a.arg for a in node.args.kwonlyargs}
-    annotations = {a.arg: ast.unparse(a.annotation) for a in node.args.args if a.annotation is not None}
-    resolvers = {name: _RESOLVERS[text] for name, text in annotations.items() if text in _RESOLVERS}
-    options = {name: f"{name}_options" for name in resolvers}
-    options = {name: option if option in keywords else "storage_options" for name, option in options.items()}
-    config = ", config" if "config" in keywords else ""
-    resolving = "".join(
-        f"    {name}_ = {resolvers[name]}({name}, {option}{config})\n" for name, option in options.items()
-    )
-    call = _call(node.args, skip=tuple(options.values()))
-    for name in options:
-        call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)
-    blocking = " and ".join(
-        f"store_of({name}_).blocking" if resolvers[name] == "resolve_source" else f"{name}_.blocking"
-        for name in options
-    )
-    blocking = blocking or "False"  # such functions need the names of stores, and resolve them themselves
-    # The call is on a separate line, which tracebacks show.
+    """Return the source of a function. It resolves its stores, and passes all arguments on by name."""
+    arguments, function = node.args, f"_asynchronous.{node.name}"
+    if arguments.vararg or arguments.kwarg:
+        own = [a.arg for a in arguments.args] if arguments.vararg else []
+        parts = [*own, *([f"*{arguments.vararg.arg}"] if arguments.vararg else []), "**named"]
+        parts += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+        names = [*own, *(a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None)]
+        function = f"lambda {', '.join(names)}, **named: {function}({', '.join(parts)})"
+    annotations = {a.arg: ast.unparse(a.annotation) for a in arguments.args if a.annotation is not None}
+    keywords, stores = [a.arg for a in arguments.kwonlyargs], ""
+    for name, text in annotations.items():
+        if text in _RESOLVERS:
+            options = f"{name}_options" if f"{name}_options" in keywords else "storage_options"
+            stores += f", {name}={_RESOLVERS[text]}({name}, {options}{', config' if 'config' in keywords else ''})"
+    returns, _ = _returns(node)
     return (
-        f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"
-        f"{resolving}    coroutine_ = _asynchronous.{node.name}({call})\n"
-        f"{_body(f'run(coroutine_, blocking={blocking})', returns, convert, '    ')}\n\n"
+        f"def {node.name}({_sync_text(ast.unparse(arguments))}) -> {returns}:\n{_docstring(node, '    ')}"
+        f"{_body(f'call({function}, locals(){stores})', returns, '    ')}\n\n"
     )
 
 

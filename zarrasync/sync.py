@@ -24,7 +24,11 @@ from zarrasync._sync_base import (
     DecodedArrayBase,
     GroupBase,
     JobPlanBase,
+    NodeBase,
+    PropertiesBase,
+    SelectedArrayBase,
     SelectionBase,
+    ValuesBase,
     call,
     register,
     to_sync,
@@ -99,7 +103,196 @@ __all__ = [
 ]
 
 
-class Array(ArrayBase):
+class _NodeProperties(PropertiesBase):
+    """What nodes and decoded arrays have in common: their place, their attributes, and a store to close."""
+
+    __slots__ = ()
+
+    @property
+    def store(self) -> Store:
+        """The store that contains the node."""
+        return self._async.store
+
+    @property
+    def path(self) -> str:
+        """The path in the store, without leading and trailing slashes."""
+        return self._async.path
+
+    @property
+    def name(self) -> str:
+        """The path in the store with a leading slash."""
+        return self._async.name
+
+    @property
+    def config(self) -> Config:
+        """The settings that applied when the node was opened."""
+        return self._async.config
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes. The mapping is read-only; change attributes with ``update_attributes`` of the node."""
+        return self._async.attrs
+
+    def close(self) -> None:
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> with sync.create_group({}) as group:
+            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
+        """
+        self._run(self._async.close())
+
+
+class _Node(NodeBase, _NodeProperties):
+    """Base class of arrays and groups."""
+
+    __slots__ = ()
+
+    @property
+    def basename(self) -> str:
+        """The last part of the path."""
+        return self._async.basename
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the node was opened for reading, or its store does not support writing."""
+        return self._async.read_only
+
+    @property
+    def zarr_format(self) -> int | str:
+        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
+        return self._async.zarr_format
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes with one write. Attributes that are not named keep their values.
+
+        Args:
+            attributes: The new values by attribute name. JSON must be able to represent them.
+
+        Raises:
+            MetadataError: If a value cannot be written as JSON.
+            ReadOnlyError: If the node was opened for reading.
+            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({}, attributes={"title": "test"})
+            >>> group.update_attributes({"version": 2})
+            >>> dict(group.attrs)
+            {'title': 'test', 'version': 2}
+        """
+        self._run(self._async.update_attributes(attributes))
+
+    def refresh(self, *, max_age: float = 0.0) -> None:
+        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
+
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
+        a maximum age: one call then reads, while others use the present metadata.
+
+        Args:
+            max_age: Seconds after reading for which nothing is read again; 0 to read always.
+
+        Raises:
+            NodeNotFoundError: If the node no longer exists.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> store = {}
+            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
+            >>> other = sync.open_array(store, mode="r+")
+            >>> other.resize(5)
+            >>> array.refresh()
+            >>> array.shape
+            (5,)
+        """
+        self._run(self._async.refresh(max_age=max_age))
+
+
+class _Values(ValuesBase):
+    """Base class of arrays and selections, whose values are read when they are awaited."""
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._async.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._async.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all values in memory, in bytes."""
+        return self._async.nbytes
+
+
+class _SelectedArray(SelectedArrayBase, _Values, _NodeProperties):
+    """Base class of arrays of stored numbers and of decoded values, which selections are parts of."""
+
+    __slots__ = ()
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The array's metadata."""
+        return self._async.metadata
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+        return self._async.shape
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
+
+        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes`` of the stored array.
+        """
+        return self._async.chunks
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
+        return self._async.dimension_names
+
+    @property
+    def view(self) -> Selection:
+        """The whole array as a lazy selection.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.view[2:5].shape
+            (3,)
+        """
+        return to_sync(self._async.view)
+
+    def getitem(self, selection: Any) -> npt.NDArray[Any]:
+        """Read ``array[selection]`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+
+        Returns:
+            As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.getitem(slice(2, 5))
+            array([2, 3, 4])
+        """
+        return self._run(self._async.getitem(selection))
+
+
+class Array(ArrayBase, _SelectedArray, _Node):
     """An N-dimensional array of chunks in a store.
 
     Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
@@ -116,42 +309,9 @@ class Array(ArrayBase):
     __slots__ = ()
 
     @property
-    def metadata(self) -> ArrayMetadata:
-        """The array's metadata."""
-        return self._async.metadata
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each axis."""
-        return self._async.shape
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of the elements in memory, in native byte order."""
         return self._async.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self._async.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._async.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all elements in memory, in bytes."""
-        return self._async.nbytes
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
-
-        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes``.
-        """
-        return self._async.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
@@ -189,11 +349,6 @@ class Array(ArrayBase):
         return self._async.compressors
 
     @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
-        return self._async.dimension_names
-
-    @property
     def cdata_shape(self) -> tuple[int, ...]:
         """The number of chunks (inner chunks if the array is sharded) along each axis."""
         return self._async.cdata_shape
@@ -221,17 +376,6 @@ class Array(ArrayBase):
     def info(self) -> Info:
         """A summary of the metadata. Makes no requests."""
         return self._async.info
-
-    @property
-    def view(self) -> Selection:
-        """The whole array as a lazy selection.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(8))
-            >>> array.view[2:5].shape
-            (3,)
-        """
-        return to_sync(self._async.view)
 
     @property
     def decoded(self) -> DecodedArray:
@@ -335,27 +479,6 @@ class Array(ArrayBase):
             >>> widget = array.show()
         """
         return self._run(self._async.show())
-
-    def getitem(self, selection: Any) -> npt.NDArray[Any]:
-        """Read ``array[selection]`` with NumPy's indexing rules.
-
-        Args:
-            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
-
-        Returns:
-            As ``Selection.read``.
-
-        Raises:
-            SelectionError: If the selection does not fit the array.
-            CodecError: If a chunk is damaged.
-            StoreError: If the store failed.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(8))
-            >>> array.getitem(slice(2, 5))
-            array([2, 3, 4])
-        """
-        return self._run(self._async.getitem(selection))
 
     def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
         """Write ``array[selection] = value`` with NumPy's indexing rules.
@@ -720,98 +843,8 @@ class Array(ArrayBase):
         """
         return self._run(self._async.info_complete())
 
-    @property
-    def store(self) -> Store:
-        """The store that contains the node."""
-        return self._async.store
 
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self._async.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of the path."""
-        return self._async.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the node was opened."""
-        return self._async.config
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store does not support writing."""
-        return self._async.read_only
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
-        return self._async.zarr_format
-
-    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes with one write. Attributes that are not named keep their values.
-
-        Args:
-            attributes: The new values by attribute name. JSON must be able to represent them.
-
-        Raises:
-            MetadataError: If a value cannot be written as JSON.
-            ReadOnlyError: If the node was opened for reading.
-            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
-            StoreError: If the store failed.
-
-        Example:
-            >>> group = sync.create_group({}, attributes={"title": "test"})
-            >>> group.update_attributes({"version": 2})
-            >>> dict(group.attrs)
-            {'title': 'test', 'version': 2}
-        """
-        self._run(self._async.update_attributes(attributes))
-
-    def refresh(self, *, max_age: float = 0.0) -> None:
-        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
-
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
-        a maximum age: one call then reads, while others use the present metadata.
-
-        Args:
-            max_age: Seconds after reading for which nothing is read again; 0 to read always.
-
-        Raises:
-            NodeNotFoundError: If the node no longer exists.
-            NodeTypeError: If an array has been replaced by a group, or a group by an array.
-            StoreError: If the store failed.
-
-        Example:
-            >>> store = {}
-            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
-            >>> other = sync.open_array(store, mode="r+")
-            >>> other.resize(5)
-            >>> array.refresh()
-            >>> array.shape
-            (5,)
-        """
-        self._run(self._async.refresh(max_age=max_age))
-
-    def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> with sync.create_group({}) as group:
-            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
-        """
-        self._run(self._async.close())
-
-
-class DecodedArray(DecodedArrayBase):
+class DecodedArray(DecodedArrayBase, _SelectedArray):
     """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
 
     Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
@@ -853,41 +886,6 @@ class DecodedArray(DecodedArrayBase):
         return to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
 
     @property
-    def metadata(self) -> ArrayMetadata:
-        """The metadata of the stored array."""
-        return self._async.metadata
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the stored array."""
-        return self._async.attrs
-
-    @property
-    def store(self) -> Store:
-        """The store that contains the array."""
-        return self._async.store
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the array was opened."""
-        return self._async.config
-
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self._async.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each axis."""
-        return self._async.shape
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of values, which is the one that xarray decodes to. For times, it has no unit."""
         return self._async.dtype
@@ -898,49 +896,9 @@ class DecodedArray(DecodedArrayBase):
         return self._async.unit
 
     @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self._async.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._async.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all values in memory, in bytes."""
-        return self._async.nbytes
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of chunks, or of inner chunks if the array is sharded."""
-        return self._async.chunks
-
-    @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
-        return self._async.dimension_names
-
-    @property
     def info(self) -> Info:
         """A summary of the metadata. Makes no requests."""
         return self._async.info
-
-    @property
-    def view(self) -> Selection:
-        """All values as a lazy selection."""
-        return to_sync(self._async.view)
-
-    def getitem(self, selection: Any) -> npt.NDArray[Any]:
-        """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``Selection.read``.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
-            >>> array.decoded.getitem(slice(1, None))
-            array([0.5, 1. ])
-        """
-        return self._run(self._async.getitem(selection))
 
     def sel(
         self,
@@ -967,18 +925,8 @@ class DecodedArray(DecodedArrayBase):
             self._run(self._async.sel(mapping, points=points, method=method, tolerance=tolerance, **coordinates))
         )
 
-    def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
 
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
-            >>> with array.decoded as decoded:
-            ...     values = decoded[:]
-        """
-        self._run(self._async.close())
-
-
-class Group(GroupBase["Array | Group"]):
+class Group(GroupBase["Array | Group"], _Node):
     """A group: a mapping from names to arrays and groups.
 
     Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
@@ -1476,98 +1424,8 @@ class Group(GroupBase["Array | Group"]):
         """
         self._run(self._async.move(source, dest))
 
-    @property
-    def store(self) -> Store:
-        """The store that contains the node."""
-        return self._async.store
 
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self._async.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of the path."""
-        return self._async.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the node was opened."""
-        return self._async.config
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store does not support writing."""
-        return self._async.read_only
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
-        return self._async.zarr_format
-
-    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes with one write. Attributes that are not named keep their values.
-
-        Args:
-            attributes: The new values by attribute name. JSON must be able to represent them.
-
-        Raises:
-            MetadataError: If a value cannot be written as JSON.
-            ReadOnlyError: If the node was opened for reading.
-            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
-            StoreError: If the store failed.
-
-        Example:
-            >>> group = sync.create_group({}, attributes={"title": "test"})
-            >>> group.update_attributes({"version": 2})
-            >>> dict(group.attrs)
-            {'title': 'test', 'version': 2}
-        """
-        self._run(self._async.update_attributes(attributes))
-
-    def refresh(self, *, max_age: float = 0.0) -> None:
-        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
-
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
-        a maximum age: one call then reads, while others use the present metadata.
-
-        Args:
-            max_age: Seconds after reading for which nothing is read again; 0 to read always.
-
-        Raises:
-            NodeNotFoundError: If the node no longer exists.
-            NodeTypeError: If an array has been replaced by a group, or a group by an array.
-            StoreError: If the store failed.
-
-        Example:
-            >>> store = {}
-            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
-            >>> other = sync.open_array(store, mode="r+")
-            >>> other.resize(5)
-            >>> array.refresh()
-            >>> array.shape
-            (5,)
-        """
-        self._run(self._async.refresh(max_age=max_age))
-
-    def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> with sync.create_group({}) as group:
-            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
-        """
-        self._run(self._async.close())
-
-
-class Selection(SelectionBase):
+class Selection(SelectionBase, _Values):
     """A part of an array that has not been read yet.
 
     Indexing a selection again returns a smaller selection. ``read`` and ``np.asarray`` read it.
@@ -1590,21 +1448,6 @@ class Selection(SelectionBase):
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of the result."""
         return self._async.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return self._async.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._async.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the result in memory, in bytes."""
-        return self._async.nbytes
 
     def __getitem__(self, key: Any) -> Selection:
         return to_sync(self._async.__getitem__(key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Never, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import CoordinateCache, parse_queries, selected, wanted_axes
 from zarrasync.nodes.create import bind_format, create_array_at, create_node
 from zarrasync.nodes.decoded import decoded_members
 from zarrasync.nodes.documents import Metadata, check_partial, wrong_kind
@@ -382,6 +382,11 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             yield name
 
     # -------------------------------------------------------------- selecting by coordinates
+
+    @cached_property
+    def _coordinates(self) -> CoordinateCache:
+        """The coordinates that ``sel`` has read, until the group is refreshed."""
+        return CoordinateCache(self.store, self.path)
 
     async def sel(
         self,

@@ -346,7 +346,7 @@ async def reserve_rows(
         first_row = present.shape[axis] if start is None else start
         if is_end and first_row != present.shape[axis]:
             raise WriteConflictError(
-                f"{cell.handle.name} in {cell.handle.store!r} has {present.shape[axis]} rows now, and not {first_row}, because "
+                f"{cell.handle.place} has {present.shape[axis]} rows now, and not {first_row}, because "
                 "another writer has changed its length; repeat the call",
                 key=cell.handle.document_key,
             )

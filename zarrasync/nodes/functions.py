@@ -26,8 +26,8 @@ from zarrasync.nodes.consolidated_updates import consolidate
 from zarrasync.nodes.create import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
 from zarrasync.nodes.decoded import AsyncDecodedArray
-from zarrasync.nodes.documents import kind_name, wrong_kind
-from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create
+from zarrasync.nodes.documents import kind_name
+from zarrasync.nodes.group import AsyncGroup, create_group_at, expect, find_or_create
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import (
     ConfigLike,
@@ -276,10 +276,7 @@ async def open_group(
 
     create = partial(create_group_at, replace(handle, is_format_known=False), attributes=attributes)
     group = await find_or_create(find_existing, create)
-    if not isinstance(group, AsyncGroup):
-        subject = f"{handle.name} in {handle.store!r}"
-        raise wrong_kind(subject, handle.path, group.metadata, "; open it with open_array or open")
-    return group
+    return expect(group, AsyncGroup, "; open it with open_array or open", shows_store=True)
 
 
 async def create_array(
@@ -497,13 +494,10 @@ async def consolidate_metadata(
     """
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config)
     group = await run_on_store(partial(open_node_at, handle, candidates), handle.store)
-    if not isinstance(group, AsyncGroup):
-        raise wrong_kind(group.name, group.path, group.metadata)
-    handle = handle_of(group)
+    handle = handle_of(expect(group, AsyncGroup))
     await run_on_store(partial(consolidate, handle), handle.store)
     opened = await run_on_store(partial(open_node_at, handle, (handle.format,), consolidated=True), handle.store)
-    assert isinstance(opened, AsyncGroup)
-    return opened
+    return expect(opened, AsyncGroup)
 
 
 async def save(

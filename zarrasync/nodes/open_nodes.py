@@ -16,9 +16,8 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create import create_planned_array, plan_array_at
-from zarrasync.nodes.documents import wrong_kind
 from zarrasync.nodes.find import add_reason, find
-from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.group import AsyncGroup, expect, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
@@ -94,10 +93,8 @@ async def open_node_at(
             await add_reason(error, handle)
         raise
     if consolidated and node.consolidated is None:
-        raise NodeNotFoundError(
-            f"{handle.name} in {handle.store!r} has no consolidated metadata; create it with consolidate_metadata()",
-            path=handle.path,
-            store=repr(handle.store),
+        raise handle.not_found_error(
+            f"{handle.place} has no consolidated metadata; create it with consolidate_metadata()"
         )
     opened = NodeHandle(
         handle.store, handle.path, node.format, handle.config, is_format_known=True, consolidated=node.consolidated
@@ -120,10 +117,7 @@ async def open_array_at(
     """
     open_node = partial(open_node_at, handle, candidates, explain=explain, kind=kind, brief=brief)
     node = await run_on_store(open_node, handle.store)
-    if not isinstance(node, AsyncArray):
-        subject = f"{handle.name} in {handle.store!r}"
-        raise wrong_kind(subject, handle.path, node.metadata, "; open it with open_group or open")
-    return node
+    return expect(node, AsyncArray, "; open it with open_group or open", shows_store=True)
 
 
 async def open_or_create_array_at(

@@ -22,7 +22,6 @@ from zarrasync.formats.draft_arrays import (
     REQUIRED_MEMBERS,
     parse_array,
     render_array,
-    unsupported,
 )
 from zarrasync.formats.draft_dialects import (
     ENTRY_POINT_KEY,
@@ -37,7 +36,7 @@ from zarrasync.formats.draft_dialects import (
 )
 from zarrasync.formats.numpy_documents import bytes_filter_chain, parse_zmetadata, render_zmetadata, without_nan_payload
 from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
-from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
@@ -184,7 +183,7 @@ class Draft(Format):
     def fill_value(self, data_type: DataType, value: Any) -> Any:
         return without_nan_payload(data_type, value) if self.zarr_format == Y2022 else value
 
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         if isinstance(requested, ChunkKeyEncoding):
             requested = {"name": requested.name, "separator": requested.separator}
         name, options = ("default", {}) if requested is None else named_extension(requested)

@@ -24,12 +24,12 @@ from zarrasync.codecs import (
     chain_of,
     parse_codecs,
 )
-from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.extensions import StorageTransformer, parse_storage_transformer
-from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_grids import Edges, expand_sizes
@@ -54,49 +54,19 @@ def parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: So
     chunks, edges = _parse_grid(checker, document["chunk_grid"], shape)
     names = _parse_dimension_names(checker, document.get("dimension_names"), len(shape))
     transformers = _parse_transformers(checker, document.get("storage_transformers"))
-    keys, data_type, codecs, fill = ChunkKeyEncoding(), None, None, None
-    try:
-        keys = parse_key_encoding(document["chunk_key_encoding"])
-    except MetadataError as error:
-        checker.add_error("chunk_key_encoding", error)
-    try:
-        data_type = dtypes.from_json(document["data_type"])
-    except MetadataError as error:
-        checker.add_error("data_type", error)
-    unknown_codec: UnknownCodecError | None = None
-    try:
-        codecs = parse_codecs(_with_listed_orders(document["codecs"], len(shape)), "$.codecs", checker.key)
-    except MetadataError as error:
-        unknown_codec = error if isinstance(error, UnknownCodecError) else None
-        checker.add_error("codecs", error)
+    keys = checker.attempt("chunk_key_encoding", parse_key_encoding, document["chunk_key_encoding"])
+    data_type = checker.attempt("data_type", dtypes.from_json, document["data_type"])
+    listed = _with_listed_orders(document["codecs"], len(shape))
+    codecs = checker.attempt("codecs", parse_codecs, listed, "$.codecs", checker.key)
+    fill = None
     if data_type is not None:
-        try:
-            fill = _parse_fill(data_type, document["fill_value"])
-        except MetadataError as error:
-            checker.add_error("fill_value", error)
-    if unknown_codec is not None and len(checker.problems) == 1:
-        raise unknown_codec
+        fill = checker.attempt("fill_value", _parse_fill, data_type, document["fill_value"])
     checker.raise_problems()
+    assert keys is not None
     assert data_type is not None
     assert codecs is not None
-    try:
-        return ArrayMetadata(
-            shape,
-            data_type,
-            chunks,
-            keys,
-            codecs,
-            fill,
-            names,
-            edges,
-            transformers,
-            attributes=attributes,
-            source=source,
-        )
-    except ZarrError as error:
-        checker.add_error("", error)
-        checker.raise_problems()
-        raise
+    parsed = shape, data_type, chunks, keys, codecs, fill, names, edges, transformers
+    return checker.need("", ArrayMetadata, *parsed, attributes=attributes, source=source)
 
 
 def _parse_fill(data_type: dtypes.DataType, value: Any) -> Any:
@@ -315,7 +285,7 @@ class V3(Format):
             return chain
         return CodecChain.of([ShardingCodec(requested.inner_shape, chain, index_location=requested.index_location)])
 
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         if requested is None or isinstance(requested, ChunkKeyEncoding):
             return requested or ChunkKeyEncoding()
         return parse_key_encoding(requested)
@@ -418,17 +388,9 @@ def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
     except MetadataError as error:
         raise UnsupportedByFormat(str(error), zarr_format=3, feature="data_type") from error
     if metadata.fill_value is None:
-        raise UnsupportedByFormat(
-            "Zarr format 3 does not support an undefined fill value; pass fill_value",
-            zarr_format=3,
-            feature="fill_value",
-        )
+        raise unsupported(3, "an undefined fill value", "fill_value", "; pass fill_value")
     if metadata.keys.name not in ("default", "v2"):
-        raise UnsupportedByFormat(
-            f"Zarr format 3 does not support the chunk key encoding {metadata.keys.name!r}",
-            zarr_format=3,
-            feature="chunk_key_encoding",
-        )
+        raise unsupported(3, f"the chunk key encoding {metadata.keys.name!r}", "chunk_key_encoding", "")
     document: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",

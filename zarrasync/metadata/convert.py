@@ -212,7 +212,7 @@ def _convert_keys(source: ArrayMetadata, source_format: Format, target_format: F
     """Return the chunk key encoding in the target format. The separator ``/`` is kept: conventions may require it."""
     if source_format.is_same(target_format):
         return source.keys
-    encoding = target_format.key_encoding(None, source.ndim)
+    encoding = target_format.key_encoding(None)
     return replace(encoding, separator="/") if source.keys.separator == "/" else encoding
 
 

@@ -100,7 +100,7 @@ def plan_array(
         array_shape,
         data_type,
         outer,
-        format_.key_encoding(chunk_key_encoding, len(array_shape)),
+        format_.key_encoding(chunk_key_encoding),
         format_.chain(requested, spec),
         fill,
         None if dimension_names is None else tuple(dimension_names),

@@ -28,24 +28,6 @@ from zarrasync.stores.local import LocalStore
 if TYPE_CHECKING:
     from zarrasync.bulk.jobs.plan import AsyncJobPlan
 
-__all__ = [
-    "ArrayBase",
-    "Attributes",
-    "Blocks",
-    "DecodedArrayBase",
-    "GroupBase",
-    "Indexer",
-    "JobPlanBase",
-    "NodeBase",
-    "PropertiesBase",
-    "SelectedArrayBase",
-    "SelectionBase",
-    "ValuesBase",
-    "call",
-    "register",
-    "to_sync",
-]
-
 T = TypeVar("T")
 Member_co = TypeVar("Member_co", covariant=True)
 

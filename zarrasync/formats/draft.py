@@ -208,9 +208,7 @@ class Draft(Format):
         if key is None:
             return super().render_consolidated(path, group_documents, documents_below)
         # zarr-python also reads the entry point from the copies.
-        own = {key: group_documents.get(key) for key in self.document_keys(path)}
-        copied_own = {key: self.copied_document(key, bytes(data)) for key, data in own.items() if data is not None}
-        return {key: render_zmetadata({**self.root_documents(), **copied_own, **documents_below})}
+        return {key: render_zmetadata(self, path, group_documents, {**self.root_documents(), **documents_below})}
 
     # -------------------------------------------------------------- listing and erasing
 

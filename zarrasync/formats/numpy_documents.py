@@ -34,7 +34,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
 from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
-from zarrasync.metadata.format import RequestedCodecs
+from zarrasync.metadata.format import Documents, Format, RequestedCodecs
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import BYTES, STRING, DataType
 from zarrasync.model.paths import join
@@ -352,7 +352,13 @@ def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
     return {join(path, name): item for name, item in copies.items()}
 
 
-def render_zmetadata(documents: Mapping[str, Buffer | None]) -> bytes:
-    """Return the ``.zmetadata`` document for documents by key. Those that do not exist or are empty are left out."""
-    copies = {key: data for key, data in sorted(documents.items()) if data}
+def render_zmetadata(format_: Format, path: str, group_documents: Documents, others: Mapping[str, bytes]) -> bytes:
+    """Return the ``.zmetadata`` document for the documents of a group and others. Keys are relative to the group.
+
+    Documents that do not exist or are empty are left out.
+    """
+    start = len(path) + 1 if path else 0
+    own = {key: data for key in format_.document_keys(path) if (data := group_documents.get(key)) is not None}
+    documents = {**{key: format_.copied_document(key, bytes(data)) for key, data in own.items()}, **others}
+    copies = {key[start:]: data for key, data in sorted(documents.items()) if data}
     return join_members({"zarr_consolidated_format": b"1", "metadata": copies})

@@ -159,11 +159,7 @@ class V2(Format):
     def render_consolidated(
         self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
-        start = len(path) + 1 if path else 0
-        own = {key: group_documents.get(key) for key in self.document_keys(path)}
-        copied_own = {key: self.copied_document(key, bytes(data)) for key, data in own.items() if data is not None}
-        documents = {**copied_own, **documents_below}
-        return {self.consolidated_key(path): render_zmetadata({key[start:]: item for key, item in documents.items()})}
+        return {self.consolidated_key(path): render_zmetadata(self, path, group_documents, documents_below)}
 
 
 # ------------------------------------------------------------------ reading arrays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,13 +249,5 @@ def _portable_codecs(codecs: RequestedCodecs, changes: LayoutChanges) -> Request
 
 def has_same_values(one: ArrayMetadata, other: ArrayMetadata) -> bool:
     """Return whether the stored values of two arrays are interchangeable, including absent ones."""
-    if not is_fill(one.spec.scalar, other.spec.fill_value):
-        return False
-    return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (
-        other.write_chunks,
-        other.edges,
-        other.dtype,
-        other.codecs,
-        other.transformers,
-        other.shape,
-    )
+    values = attrgetter("write_chunks", "edges", "dtype", "codecs", "transformers", "shape")
+    return is_fill(one.spec.scalar, other.spec.fill_value) and bool(values(one) == values(other))

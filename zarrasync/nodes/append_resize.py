@@ -28,6 +28,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.errors import ShapeError, StoreError, WriteConflictError
 from zarrasync.indexing import parse
+from zarrasync.indexing.regions import clip
 from zarrasync.indexing.transform import Stride, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
@@ -145,11 +146,7 @@ async def _stored_parts(chunks: Chunks, box: tuple[slice, ...]) -> list[tuple[sl
     if math.prod(map(len, touched)) <= _BATCH or not chunks.store.listable:
         return [box]
     stored = [coords for coords in await stored_coords(chunks) if all(map(contains, touched, coords))]
-    return [tuple(map(_overlap, box, grid.box(coords))) for coords in stored]
-
-
-def _overlap(one: slice, other: slice) -> slice:
-    return slice(max(one.start, other.start), min(one.stop, other.stop))
+    return [clip(box, grid.box(coords)) for coords in stored]
 
 
 # ------------------------------------------------------------------ pending notes

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.errors import NodeNotFoundError
+from zarrasync.formats import Format
 from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike, check_matches, check_options
 from zarrasync.model.dtypes import DataType
@@ -39,20 +40,6 @@ from zarrasync.nodes.open_nodes import (
 )
 from zarrasync.nodes.walk import walk, warn_of_failures
 from zarrasync.stores import StoreLike
-
-__all__ = [
-    "consolidate_metadata",
-    "create",
-    "create_array",
-    "create_group",
-    "create_hierarchy",
-    "list_nodes",
-    "load",
-    "open",
-    "open_array",
-    "open_group",
-    "save",
-]
 
 CodecsLike: TypeAlias = Any
 
@@ -183,23 +170,14 @@ async def open_array(
         >>> array.shape
         (4, 4)
     """
-    array = await _open_array(store, path, mode, zarr_format, storage_options, config, options)
-    if not decode:
-        return array
-    return AsyncDecodedArray(array, handle_of(array).format, await parent_attributes(array))
+    check_options(options)
+    array = await _open_array(*resolve_node(store, path, zarr_format, storage_options, config, mode), mode, options)
+    return AsyncDecodedArray(array, handle_of(array).format, await parent_attributes(array)) if decode else array
 
 
 async def _open_array(
-    store: StoreLike,
-    path: str,
-    mode: Mode,
-    zarr_format: int | str | None,
-    storage_options: Mapping[str, Any] | None,
-    config: ConfigLike,
-    options: dict[str, Any],
+    handle: NodeHandle, candidates: tuple[Format, ...], mode: Mode, options: dict[str, Any]
 ) -> AsyncArray:
-    check_options(options)
-    handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         with in_terms_of(OVERWRITE_BY_MODE):
             return await create_array_at(handle, overwrite=mode == "w", **options)

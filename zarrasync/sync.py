@@ -18,21 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import zarrasync as _asynchronous
+from zarrasync import _sync_base as base
 from zarrasync import config
-from zarrasync._sync_base import (
-    ArrayBase,
-    DecodedArrayBase,
-    GroupBase,
-    JobPlanBase,
-    NodeBase,
-    PropertiesBase,
-    SelectedArrayBase,
-    SelectionBase,
-    ValuesBase,
-    call,
-    register,
-    to_sync,
-)
+from zarrasync._sync_base import call, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, PlanExplanation
@@ -103,7 +91,7 @@ __all__ = [
 ]
 
 
-class _NodeProperties(PropertiesBase):
+class _NodeProperties(base.PropertiesBase):
     """What nodes and decoded arrays have in common: their place, their attributes, and a store to close."""
 
     __slots__ = ()
@@ -143,7 +131,7 @@ class _NodeProperties(PropertiesBase):
         self._run(self._async.close())
 
 
-class _Node(NodeBase, _NodeProperties):
+class _Node(base.NodeBase, _NodeProperties):
     """Base class of arrays and groups."""
 
     __slots__ = ()
@@ -210,7 +198,7 @@ class _Node(NodeBase, _NodeProperties):
         self._run(self._async.refresh(max_age=max_age))
 
 
-class _Values(ValuesBase):
+class _Values(base.ValuesBase):
     """Base class of arrays and selections, whose values are read when they are awaited."""
 
     __slots__ = ()
@@ -231,7 +219,7 @@ class _Values(ValuesBase):
         return self._async.nbytes
 
 
-class _SelectedArray(SelectedArrayBase, _Values, _NodeProperties):
+class _SelectedArray(base.SelectedArrayBase, _Values, _NodeProperties):
     """Base class of arrays of stored numbers and of decoded values, which selections are parts of."""
 
     __slots__ = ()
@@ -292,7 +280,7 @@ class _SelectedArray(SelectedArrayBase, _Values, _NodeProperties):
         return self._run(self._async.getitem(selection))
 
 
-class Array(ArrayBase, _SelectedArray, _Node):
+class Array(base.ArrayBase, _SelectedArray, _Node):
     """An N-dimensional array of chunks in a store.
 
     Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
@@ -844,7 +832,7 @@ class Array(ArrayBase, _SelectedArray, _Node):
         return self._run(self._async.info_complete())
 
 
-class DecodedArray(DecodedArrayBase, _SelectedArray):
+class DecodedArray(base.DecodedArrayBase, _SelectedArray):
     """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
 
     Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
@@ -926,7 +914,7 @@ class DecodedArray(DecodedArrayBase, _SelectedArray):
         )
 
 
-class Group(GroupBase["Array | Group"], _Node):
+class Group(base.GroupBase["Array | Group"], _Node):
     """A group: a mapping from names to arrays and groups.
 
     Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
@@ -1425,7 +1413,7 @@ class Group(GroupBase["Array | Group"], _Node):
         self._run(self._async.move(source, dest))
 
 
-class Selection(SelectionBase, _Values):
+class Selection(base.SelectionBase, _Values):
     """A part of an array that has not been read yet.
 
     Indexing a selection again returns a smaller selection. ``read`` and ``np.asarray`` read it.
@@ -1544,7 +1532,7 @@ class Selection(SelectionBase, _Values):
         return self._run(self._async.show())
 
 
-class JobPlan(JobPlanBase):
+class JobPlan(base.JobPlanBase):
     """A job that is divided into tasks, which run anywhere: in this process, in others, or by a scheduler.
 
     ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is

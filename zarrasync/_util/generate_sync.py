@@ -20,15 +20,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
 CLASSES = (  # file, asynchronous class, synchronous class, base classes
-    ("nodes/base.py", "NodeProperties", "_NodeProperties", "PropertiesBase"),
-    ("nodes/base.py", "AsyncNode", "_Node", "NodeBase, _NodeProperties"),
-    ("nodes/selection.py", "LazyValues", "_Values", "ValuesBase"),
-    ("nodes/selection.py", "SelectedArray", "_SelectedArray", "SelectedArrayBase, _Values, _NodeProperties"),
-    ("nodes/array.py", "AsyncArray", "Array", "ArrayBase, _SelectedArray, _Node"),
-    ("nodes/decoded.py", "AsyncDecodedArray", "DecodedArray", "DecodedArrayBase, _SelectedArray"),
-    ("nodes/group.py", "AsyncGroup", "Group", "GroupBase['Array | Group'], _Node"),
-    ("nodes/selection.py", "AsyncSelection", "Selection", "SelectionBase, _Values"),
-    ("bulk/jobs/plan.py", "AsyncJobPlan", "JobPlan", "JobPlanBase"),
+    ("nodes/base.py", "NodeProperties", "_NodeProperties", "base.PropertiesBase"),
+    ("nodes/base.py", "AsyncNode", "_Node", "base.NodeBase, _NodeProperties"),
+    ("nodes/selection.py", "LazyValues", "_Values", "base.ValuesBase"),
+    ("nodes/selection.py", "SelectedArray", "_SelectedArray", "base.SelectedArrayBase, _Values, _NodeProperties"),
+    ("nodes/array.py", "AsyncArray", "Array", "base.ArrayBase, _SelectedArray, _Node"),
+    ("nodes/decoded.py", "AsyncDecodedArray", "DecodedArray", "base.DecodedArrayBase, _SelectedArray"),
+    ("nodes/group.py", "AsyncGroup", "Group", "base.GroupBase['Array | Group'], _Node"),
+    ("nodes/selection.py", "AsyncSelection", "Selection", "base.SelectionBase, _Values"),
+    ("bulk/jobs/plan.py", "AsyncJobPlan", "JobPlan", "base.JobPlanBase"),
 )
 """Those whose name begins with an underscore are base classes of the others."""
 HEADER = '''"""The synchronous API: the names of the package as blocking functions and classes.
@@ -55,8 +55,8 @@ import zarrasync as _asynchronous
 from zarrasync import config
 from zarrasync.display.explanation import PlanExplanation
 from zarrasync._concurrency.bridge import iterate
-from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, NodeBase, PropertiesBase, SelectionBase
-from zarrasync._sync_base import SelectedArrayBase, ValuesBase, call, register, to_sync
+from zarrasync import _sync_base as base
+from zarrasync._sync_base import call, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.metadata.create import ChunksLike, ShapeLike, ShardsLike
@@ -174,7 +174,7 @@ def _public(body: list[ast.stmt], excluded: set[str]) -> Iterator[ast.FunctionDe
 def _class(tree: ast.Module, name: str, facade: str, bases: str) -> str:
     """Return the source of a synchronous class, without the methods that its hand-written base class defines."""
     (node,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-    base_tree, base_name = _tree("_sync_base.py"), re.split(r"\W", bases)[0]
+    base_tree, base_name = _tree("_sync_base.py"), re.split(r"\W", bases)[1]
     documented = [n for n in base_tree.body if isinstance(n, ast.ClassDef) and n.name == base_name]
     methods = _public(node.body, _members(base_tree, base_name))
     text = _docstring(node if facade.startswith("_") else documented[0], "    ")

@@ -26,11 +26,11 @@ from zarrasync.formats.draft_arrays import (
 from zarrasync.formats.draft_dialects import (
     ENTRY_POINT_KEY,
     SEED,
+    SPECIFICATION,
     Y2022,
     check_extensions,
     new_entry_point,
     parse_attributes,
-    read_entry_point,
     refuse_unknown_members,
     take_filters,
 )
@@ -43,6 +43,7 @@ from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key, join
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_VERSION_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
 
 
 class Draft(Format):
@@ -250,5 +251,29 @@ def parse_entry_point(data: bytes) -> Draft | None:
     Raises:
         MetadataError: If the document specifies an unsupported version or encoding.
     """
-    content = read_entry_point(data)
-    return None if content is None else Draft(content.dialect, content.suffix, None, content.document)
+    checker = DocumentChecker(data, ENTRY_POINT_KEY)
+    document = checker.document
+    uri, encoding = document.get("zarr_format"), document.get("metadata_encoding")
+    if not isinstance(uri, str) or "node_type" in document:
+        return None
+    version = _VERSION_URI.fullmatch(uri)
+    if version is None or version[1] != "3":
+        checker.add("zarr_format", f"expected the URI of version 3 ({SPECIFICATION}core/3.0), found {uri!r}")
+        checker.raise_problems()
+        raise AssertionError
+    if isinstance(encoding, str):
+        dialect = Y2022
+        suffix: Any = document.get("metadata_key_suffix", "")
+    else:
+        dialect = SEED
+        suffix = encoding.get("metadata_key_suffix") if isinstance(encoding, Mapping) else None
+        if not isinstance(encoding, Mapping) or encoding.get("type") != "json" or "extension" in encoding:
+            checker.add("metadata_encoding", f"expected JSON, found {encoding!r}")
+        if version[2] == "0":
+            checker.require("extensions")
+            refuse_unknown_members(checker, ("zarr_format", "metadata_encoding", "extensions"))
+    if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
+        checker.add("metadata_encoding.metadata_key_suffix", f"expected a string such as '.json', found {suffix!r}")
+    check_extensions(checker, strict=dialect == SEED)
+    checker.raise_problems()
+    return Draft(dialect, suffix, None, document)

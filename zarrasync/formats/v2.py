@@ -24,7 +24,7 @@ from zarrasync.codecs import (
     from_numcodecs,
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
-from zarrasync.errors import InvalidKeyError, MetadataError
+from zarrasync.errors import InvalidKeyError
 from zarrasync.formats.numpy_documents import (
     bytes_filter_chain,
     fortran_order,
@@ -40,7 +40,7 @@ from zarrasync.formats.numpy_documents import (
     without_nan_payload,
 )
 from zarrasync.formats.parsed_cache import parse_similar
-from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
+from zarrasync.metadata.document import DocumentChecker, document_key, parse_key_encoding, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
@@ -135,13 +135,7 @@ class V2(Format):
     def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         if requested is None:
             return ChunkKeyEncoding("v2", ".")
-        if isinstance(requested, ChunkKeyEncoding):
-            encoding = requested
-        else:
-            name, options = named_extension(requested)
-            if name is None:
-                raise MetadataError(f"chunk_key_encoding must be a name or an object with a name, found {requested!r}")
-            encoding = ChunkKeyEncoding(name, options.get("separator", "."))
+        encoding = requested if isinstance(requested, ChunkKeyEncoding) else parse_key_encoding(requested)
         if encoding.name != "v2":
             raise _unsupported(f"chunk keys of the kind {encoding.name!r}", "chunk_key_encoding")
         return encoding

@@ -27,7 +27,7 @@ from zarrasync.codecs import (
 from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
-from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
+from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, parse_key_encoding, with_shape
 from zarrasync.metadata.extensions import StorageTransformer, parse_storage_transformer
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
@@ -82,18 +82,6 @@ def refuse_unknown_members(checker: DocumentChecker, members: tuple[str, ...]) -
     for name, value in checker.document.items():
         if name not in known_members and not (isinstance(value, Mapping) and value.get("must_understand") is False):
             checker.add(name, "unknown member without 'must_understand': false")
-
-
-def parse_key_encoding(value: Any) -> ChunkKeyEncoding:
-    """Return the chunk key encoding for a ``chunk_key_encoding`` member or parameter.
-
-    Raises:
-        MetadataError: If the value is invalid.
-    """
-    name, configuration = named_extension(value)
-    if name not in ("default", "v2"):
-        raise MetadataError(f"the chunk key encoding must be 'default' or 'v2', found {value!r}")
-    return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))
 
 
 def _parse_grid(checker: DocumentChecker, value: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Edges | None]:

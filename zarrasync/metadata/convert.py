@@ -109,6 +109,7 @@ def convert_metadata(
                 attributes=properties.attributes,
             )
             target_format.render("a", converted)
+            return converted
         except (UnsupportedByFormat, MetadataError) as error:
             if getattr(error, "feature", "") == "data_type":
                 raise _unsupported_type(source, name, source_format, target_format, error) from error
@@ -116,8 +117,6 @@ def convert_metadata(
                 raise
             notes.append(f"{name}: {error}")
             failure = error
-            continue
-        return converted
     assert failure is not None
     raise failure  # the requested compressors are not supported
 

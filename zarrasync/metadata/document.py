@@ -10,6 +10,7 @@ from zarrasync._util import json as _json
 from zarrasync._util.json import without_member
 from zarrasync.codecs import Buffer
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError, ZarrError
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,3 +172,15 @@ def named_extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
     if configuration is None:
         return value["name"], {k: v for k, v in value.items() if k == "separator"}
     return (value["name"], configuration) if isinstance(configuration, Mapping) else (None, {})
+
+
+def parse_key_encoding(value: Any) -> ChunkKeyEncoding:
+    """Return the chunk key encoding for a ``chunk_key_encoding`` member or parameter.
+
+    Raises:
+        MetadataError: If the value is invalid.
+    """
+    name, configuration = named_extension(value)
+    if name not in ("default", "v2"):
+        raise MetadataError(f"the chunk key encoding must be 'default' or 'v2', found {value!r}")
+    return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))

@@ -19,7 +19,7 @@ from zarrasync.codecs import Codec
 from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
-from zarrasync.indexing.labels import LabelMethod, Position
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
@@ -230,10 +230,6 @@ class AsyncArray(SelectedArray, AsyncNode[ArrayMetadata]):
         positions = await self._coordinates.positions(wanted, self._cell.handle.format)
         axes = self._coordinates.axes(self.basename, self._cell.metadata)
         return selected(self.decoded if decode else self, axes, positions, wanted)
-
-    async def _positions(self, queries: Mapping[str, Query]) -> dict[str, Position]:
-        """Return the positions that labels select, by dimension. Raises the errors of ``sel``."""
-        return await self._coordinates.positions(await self._wanted(queries), self._cell.handle.format)
 
     async def _wanted(self, queries: Mapping[str, Query]) -> dict[str, Labelled]:
         """Return the axes that labels select, by coordinate. Raises the errors of ``sel``."""
@@ -640,7 +636,7 @@ class AsyncArray(SelectedArray, AsyncNode[ArrayMetadata]):
         try:
             await run_on_store(append.run, self.store)
         except BaseException:
-            if append.needs_undo:
+            if append.undo is not None:
                 await run_cleanup(partial(run_on_store, append.undo, self.store))
             raise
         return self.shape

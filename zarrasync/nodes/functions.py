@@ -18,7 +18,15 @@ from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.formats import Format
 from zarrasync.metadata import GroupMetadata
-from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike, check_matches, check_options
+from zarrasync.metadata.create import (
+    DEFAULT,
+    ChunksLike,
+    ShapeLike,
+    ShardsLike,
+    array_parameters,
+    check_matches,
+    check_options,
+)
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import all_members, handle_of, parent_attributes
@@ -327,26 +335,11 @@ async def create_array(
         >>> await array[:, 0]
         array([0, 7, 7, 0], dtype=int32)
     """
+    given = dict(locals())
     if name is not None and path:
         raise TypeError("create_array() takes name or path, not both")
     handle, _ = resolve_node(store, path if name is None else name, zarr_format, storage_options, config)
-    return await create_array_at(
-        handle,
-        overwrite=overwrite,
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        chunks=chunks,
-        shards=shards,
-        filters=filters,
-        serializer=serializer,
-        compressors=compressors,
-        fill_value=fill_value,
-        order=order,
-        attributes=attributes,
-        chunk_key_encoding=chunk_key_encoding,
-        dimension_names=dimension_names,
-    )
+    return await create_array_at(handle, overwrite=overwrite, **{name: given[name] for name in array_parameters()})
 
 
 create = create_array

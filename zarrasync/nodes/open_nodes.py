@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from zarrasync import config as settings
 from zarrasync import formats
@@ -24,7 +24,6 @@ from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
 """How to open: read, change, create if absent, replace, create only."""
 ConfigLike: TypeAlias = Config | Mapping[str, Any] | None
-_MODES = ("r", "r+", "a", "w", "w-")
 
 
 def resolve_node(
@@ -48,8 +47,8 @@ def resolve_node(
     Raises:
         ValueError: If the mode or the format is unknown.
     """
-    if mode not in _MODES:
-        raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}; found {mode!r}")
     resolved_config = settings.resolve(config)
     resolved_store: Store = resolve(store, storage_options, resolved_config)
     zarr_format = resolved_store.choose_format(zarr_format)

@@ -26,7 +26,7 @@ from zarrasync.indexing.key_items import split_fields
 from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose, identity
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.model.chunk_grids import GridAxis, RegularAxis, lazy_product
+from zarrasync.model.chunk_grids import GridAxis, RegularAxis, guess_chunks, lazy_product
 from zarrasync.nodes.base import NodeProperties
 from zarrasync.nodes.like_numpy import NotAwaited, memory_of
 from zarrasync.nodes.node import call_method, check_separator
@@ -480,12 +480,9 @@ class AsyncSelection(LazyValues):
         if metadata.edges is not None and shape == metadata.shape:
             return metadata.grid.axes
         write_chunks = metadata.write_chunks
-        sizes = list(write_chunks) if len(write_chunks) == len(shape) else list(shape)
-        budget = self.array.config.memory_budget // 8
-        while math.prod(sizes) * max(self.dtype.itemsize, 1) > budget and max(sizes, default=1) > 1:
-            longest = max(range(len(sizes)), key=sizes.__getitem__)
-            sizes[longest] = -(-sizes[longest] // 2)
-        return [RegularAxis(n, max(size, 1)) for n, size in zip(shape, sizes, strict=True)]
+        largest = write_chunks if len(write_chunks) == len(shape) else shape
+        sizes = guess_chunks(largest, self.dtype.itemsize, self.array.config.memory_budget // 8)
+        return [RegularAxis(n, size) for n, size in zip(shape, sizes, strict=True)]
 
     # -------------------------------------------------------------- explaining
 

@@ -132,12 +132,11 @@ class Draft(Format):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         deviations = super().deviations(metadata)
-        documents = metadata.source.documents.values() if metadata.source is not None else ()
         if self.zarr_format == SEED or not isinstance(metadata, ArrayMetadata):
             return deviations
         required = REQUIRED_MEMBERS[SEED]
         members = (*required, *OPTIONAL_MEMBERS, "compressor")
-        for document in documents:
+        for document in metadata.documents.values():
             deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]
             deviations += [
                 (f"$.{name}", "this required member is missing") for name in required if name not in document

@@ -103,9 +103,8 @@ class V2(Format):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         deviations = super().deviations(metadata)
-        documents = metadata.source.documents if metadata.source is not None else {}
         members = ("zarr_format", "dimension_separator", *_MEMBERS)
-        for key, document in documents.items():
+        for key, document in metadata.documents.items():
             if not key.endswith(".zarray"):
                 continue
             deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]

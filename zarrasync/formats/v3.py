@@ -25,6 +25,7 @@ from zarrasync.codecs import (
     parse_codecs,
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
+from zarrasync.formats.numpy_documents import numcodecs_config
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, parse_key_encoding, with_shape
@@ -221,8 +222,7 @@ class V3(Format):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         deviations = super().deviations(metadata)
-        documents = metadata.source.documents.values() if metadata.source is not None else ()
-        for document in documents:
+        for document in metadata.documents.values():
             if document.get("attributes", {}) is None:
                 deviations.append(("$.attributes", "null is not an object; the node has no attributes"))
             for number, item in enumerate(document.get("codecs", ())):
@@ -254,7 +254,9 @@ class V3(Format):
 
     def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
         chunk_spec = spec if requested.inner_shape is None else spec.replace(shape=requested.inner_shape)
-        filters = [as_codec(_array_form(codec), "filters") for codec in requested.filters]
+        configs = [(codec, numcodecs_config(codec)) for codec in requested.filters]
+        arrays = [codec if config is None else adapt(config, arrays=True) for codec, config in configs]
+        filters = [as_codec(codec, "filters") for codec in arrays]
         compressors = [as_codec(codec, "compressors") for codec in requested.compressors]
         for parameter, codecs, kind in (
             ("filters", filters, ArrayArrayCodec),
@@ -327,14 +329,6 @@ def _attributes(checker: DocumentChecker) -> dict[str, Any]:
     """Return the attributes of a node. Some writers store null instead of an object without members."""
     attributes = checker.document.get("attributes")
     return {} if attributes is None else checker.attributes(attributes)
-
-
-def _array_form(codec: Any) -> Any:
-    """Return a numcodecs filter as an array -> array codec. Other values are returned unchanged."""
-    config = codec.get_config() if hasattr(codec, "get_config") else codec
-    if isinstance(config, Mapping) and "id" in config:
-        return adapt(config, arrays=True)
-    return codec
 
 
 def _with_plain_byte_order(chain: CodecChain) -> CodecChain:

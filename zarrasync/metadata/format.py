@@ -95,8 +95,7 @@ class Format(ABC):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         """Return the location (in JSON path notation) and a message for each tolerated deviation from the specification."""
-        documents = metadata.source.documents.values() if metadata.source is not None else ()
-        return [deviation for document in documents for deviation in non_finite_tokens(document, "$")]
+        return [deviation for document in metadata.documents.values() for deviation in non_finite_tokens(document, "$")]
 
     def root_documents(self) -> dict[str, bytes]:
         """Return the documents that the root of a store needs in addition to the documents of its nodes."""

@@ -21,6 +21,8 @@ from zarrasync.stores import StoreLike
 
 _OF_SOURCE = ("storage_options", "zarr_format", "consolidated", "config")
 """Arguments of the engine that concern the store."""
+_DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
+"""Arguments of the engine that concern the decoding of variables."""
 
 
 class ZarrasyncBackend(BackendEntrypoint):
@@ -71,6 +73,7 @@ class ZarrasyncBackend(BackendEntrypoint):
             use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None`` for format 2 only.
             config: Settings.
         """
+        given = dict(locals())
         if isinstance(filename_or_obj, PreparedDataset):
             group_store = filename_or_obj.result()
         else:
@@ -82,16 +85,8 @@ class ZarrasyncBackend(BackendEntrypoint):
             content = bridge.run(opening, blocking=opener.store.blocking)
             group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
             fetch_coordinates([group_store])
-        dataset = StoreBackendEntrypoint().open_dataset(
-            group_store,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-        )
+        decoders = {name: given[name] for name in _DECODERS}
+        dataset = StoreBackendEntrypoint().open_dataset(group_store, drop_variables=drop_variables, **decoders)
         return _with_coordinates(dataset, group_store)
 
     def open_groups_as_dict(

@@ -50,11 +50,9 @@ async def create_levels(
         if path and is_root_last:
             return without_copies.at(join(root.path, parent_path)).child(name)
         parent = created.get(parent_path) if path else None
-        return (
-            handle_of(parent).child(name)
-            if isinstance(parent, AsyncGroup)
-            else without_copies.at(join(root.path, path))
-        )
+        if isinstance(parent, AsyncGroup):
+            return handle_of(parent).child(name)
+        return without_copies.at(join(root.path, path))
 
     async def update() -> None:
         keys = [key for place in places for key in root.format.document_keys(place)]

@@ -150,13 +150,9 @@ class NodeHandle:
         (value,) = await fetch_documents(self.store, [self.format.unread_entry_point], self.config)
         stored_format = self.format if value is None else formats.parse_entry_point(bytes(value.data))
         if stored_format is None or not stored_format.is_same(self.format):
-            other = (
-                "a node of Zarr format 3"
-                if stored_format is None
-                else f"the entry point of {stored_format.zarr_format!r}"
-            )
+            other = stored_format and f"the entry point of {stored_format.zarr_format!r}"
             raise MetadataError(
-                f"{self.format.unread_entry_point} is {other}, not the entry point of {self.format.zarr_format!r}"
+                f"{self.format.unread_entry_point} is {other or 'a node of Zarr format 3'}, not the entry point of {self.format.zarr_format!r}"
             )
         return replace(self, format=stored_format)
 

@@ -22,7 +22,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.like_numpy import missing_attribute, without_arithmetic
-from zarrasync.nodes.selection import Accessor, AsyncBlocks, AsyncSelection, SelectedArray, select
+from zarrasync.nodes.selection import Accessor, AsyncBlocks, AsyncSelection, select
 from zarrasync.stores.local import LocalStore
 
 if TYPE_CHECKING:
@@ -257,7 +257,6 @@ class SelectedArrayBase(ValuesBase, PropertiesBase):
     """Base class of arrays of stored numbers and of decoded values. Indexing reads and writes immediately."""
 
     __slots__ = ()
-    _async: SelectedArray
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         selection = select(self._async, key)

@@ -53,7 +53,7 @@ class AsyncArray(SelectedArray, AsyncNode[ArrayMetadata]):
     _cached_chunks: transfer.Chunks | None = None
     """The chunks for the metadata of the last call, reused while the metadata is the same object."""
     _cached_decoded: AsyncDecodedArray | None = None
-    _decoding: None = None
+    _decoding: None = None  # pyright: ignore[reportIncompatibleMethodOverride]  # each read asks for it, without a call
     """Indexing returns stored numbers; see ``decoded``."""
 
     # -------------------------------------------------------------- properties

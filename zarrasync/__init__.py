@@ -100,31 +100,25 @@ __all__ = [
 ]
 
 # Names are imported when they are first used, so that importing the package takes little time.
-_HOME_MODULES = {
-    "AsyncArray": "nodes.array",
-    "AsyncDecodedArray": "nodes.decoded",
-    "AsyncGroup": "nodes.group",
-    "AsyncJobPlan": "bulk.jobs.plan",
-    "AsyncSelection": "nodes.selection",
-    "Config": "config",
-    "FileOptions": "bulk.files.options",
-    "Layout": "bulk.files.options",
-    "PyramidAxes": "bulk.pyramid",
-    "ZarrError": "errors",
-    "copy": "bulk.copy",
-    "ingest": "bulk.ingest",
-    "ingest_files": "bulk.ingest_files",
-    "manifest": "bulk.manifest",
-    "open_plan": "bulk.plans",
-    "plan_copy": "bulk.copy",
-    "plan_ingest": "bulk.ingest_files",
-    "plan_pyramid": "bulk.pyramid",
-    "pyramid": "bulk.pyramid",
-    "register_codec": "metadata.extensions",
-    "register_data_type": "metadata.extensions",
-    "register_storage_transformer": "metadata.extensions",
-    "validate": "bulk.validate",
+_HOMES = {
+    "bulk.copy": ("copy", "plan_copy"),
+    "bulk.files.options": ("FileOptions", "Layout"),
+    "bulk.ingest": ("ingest",),
+    "bulk.ingest_files": ("ingest_files", "plan_ingest"),
+    "bulk.jobs.plan": ("AsyncJobPlan",),
+    "bulk.manifest": ("manifest",),
+    "bulk.plans": ("open_plan",),
+    "bulk.pyramid": ("PyramidAxes", "plan_pyramid", "pyramid"),
+    "bulk.validate": ("validate",),
+    "config": ("Config",),
+    "errors": ("ZarrError",),
+    "metadata.extensions": ("register_codec", "register_data_type", "register_storage_transformer"),
+    "nodes.array": ("AsyncArray",),
+    "nodes.decoded": ("AsyncDecodedArray",),
+    "nodes.group": ("AsyncGroup",),
+    "nodes.selection": ("AsyncSelection",),
 }
+"""The modules of names. Others are in ``nodes.functions``."""
 _SUBMODULES = ("codecs", "config", "errors", "stores", "sync")
 
 
@@ -133,7 +127,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_MODULES.get(name, 'nodes.functions')}"), name)
+    home = next((module for module, names in _HOMES.items() if name in names), "nodes.functions")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
     return value
 
 

@@ -10,7 +10,6 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from numbers import Number
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync.indexing.regions import Region
-from zarrasync.nodes.access import replace_attributes
+from zarrasync.nodes.access import replace_attributes, store_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.group import AsyncGroup
@@ -28,19 +27,6 @@ from zarrasync.stores.local import LocalStore
 
 if TYPE_CHECKING:
     from zarrasync.bulk.jobs.plan import AsyncJobPlan
-
-__all__ = [
-    "ArrayBase",
-    "Attributes",
-    "Blocks",
-    "DecodedArrayBase",
-    "GroupBase",
-    "Indexer",
-    "JobPlanBase",
-    "SelectionBase",
-    "register",
-    "to_sync",
-]
 
 T = TypeVar("T")
 Member_co = TypeVar("Member_co", covariant=True)
@@ -64,6 +50,20 @@ def to_sync(value: Any) -> Any:
     if type(value) is dict:
         return {key: to_sync(item) for key, item in value.items()}
     return value
+
+
+def call(function: Callable[..., Coroutine[Any, Any, Any]], arguments: dict[str, Any], **stores: Any) -> Any:
+    """Call a function of the asynchronous API, and return its result with synchronous objects.
+
+    Args:
+        function: The function.
+        arguments: Its arguments by name.
+        **stores: The stores or nodes that arguments stand for, to know whether they are blocking. Functions without any
+            need the names of stores, and resolve them themselves.
+    """
+    options = [f"{name}_options" if f"{name}_options" in arguments else "storage_options" for name in stores]
+    blocking = bool(stores) and all(store_of(store).blocking for store in stores.values())
+    return to_sync(run(function(**arguments | dict.fromkeys(options) | stores), blocking=blocking))
 
 
 class _LastIteration(threading.local):
@@ -115,8 +115,8 @@ class Facade:
         return text
 
 
-class NodeBase(Facade):
-    """Base class of arrays and groups."""
+class PropertiesBase(Facade):
+    """Base class of nodes and decoded arrays, which have a store to close."""
 
     __slots__ = ()
 
@@ -128,10 +128,14 @@ class NodeBase(Facade):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._run(self._async.close())
+
+
+class NodeBase(PropertiesBase):
+    """Base class of arrays and groups."""
+
+    __slots__ = ()
 
     @property
     def attrs(self) -> Attributes:
@@ -249,7 +253,31 @@ class ValuesBase(Facade):
         return self._async if isinstance(self._async, AsyncSelection) else self._async.view
 
 
-class ArrayBase(ValuesBase, NodeBase):
+class SelectedArrayBase(ValuesBase, PropertiesBase):
+    """Base class of arrays of stored numbers and of decoded values. Indexing reads and writes immediately."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        selection = select(self._async, key)
+        values = selection._read_at_once()
+        return self._run(selection.read()) if values is None else values
+
+    def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
+        self._run(select(self._async, key).write(value))
+
+    @property
+    def oindex(self) -> Indexer:
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
+        return Indexer(self._async.oindex, self._run)
+
+    @property
+    def vindex(self) -> Indexer:
+        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
+        return Indexer(self._async.vindex, self._run)
+
+
+class ArrayBase(SelectedArrayBase, NodeBase):
     """An N-dimensional array of chunks in a store.
 
     Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
@@ -270,14 +298,6 @@ class ArrayBase(ValuesBase, NodeBase):
     def async_(self) -> AsyncArray:
         """The asynchronous object for the same node."""
         return self._async
-
-    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        selection = select(self._async, key)
-        values = selection._read_at_once()
-        return self._run(selection.read()) if values is None else values
-
-    def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
-        self._run(select(self._async, key).write(value))
 
     def __dask_tokenize__(self) -> Any:
         """Return a token for dask: the location, the metadata, and the versions of the documents, if known."""
@@ -301,22 +321,12 @@ class ArrayBase(ValuesBase, NodeBase):
         return str(store.root / self._async.path)
 
     @property
-    def oindex(self) -> Indexer:
-        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
-        return Indexer(self._async.oindex, self._run)
-
-    @property
-    def vindex(self) -> Indexer:
-        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
-        return Indexer(self._async.vindex, self._run)
-
-    @property
     def blocks(self) -> Indexer:
         """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates."""
         return Indexer(self._async.blocks, self._run)
 
 
-class DecodedArrayBase(ValuesBase):
+class DecodedArrayBase(SelectedArrayBase):
     """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
 
     Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
@@ -339,10 +349,6 @@ class DecodedArrayBase(ValuesBase):
     _async: AsyncDecodedArray
 
     @property
-    def _blocking(self) -> bool:
-        return self._async.store.blocking
-
-    @property
     def async_(self) -> AsyncDecodedArray:
         """The asynchronous object for the same values."""
         return self._async
@@ -351,32 +357,6 @@ class DecodedArrayBase(ValuesBase):
     def stored(self) -> Any:
         """The array of stored numbers."""
         return to_sync(self._async.stored)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._run(self._async.close())
-
-    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        selection = select(self._async, key)
-        values = selection._read_at_once()
-        return self._run(selection.read()) if values is None else values
-
-    def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
-        self._run(select(self._async, key).write(value))
-
-    @property
-    def oindex(self) -> Indexer:
-        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
-        return Indexer(self._async.oindex, self._run)
-
-    @property
-    def vindex(self) -> Indexer:
-        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
-        return Indexer(self._async.vindex, self._run)
 
 
 class JobPlanBase(Facade):

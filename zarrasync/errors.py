@@ -91,10 +91,6 @@ class NodeNotFoundError(ZarrError, KeyError, FileNotFoundError):
         tried: The keys that were looked up and do not exist.
     """
 
-    path: str
-    store: str
-    tried: tuple[str, ...]
-
     def __init__(self, message: str, *, path: str = "", store: str = "", tried: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.path, self.store, self.tried = path, store, tuple(tried)
@@ -107,9 +103,6 @@ class NodeExistsError(ZarrError, FileExistsError):
         path: The path, relative to the store.
         store: The repr of the store.
     """
-
-    path: str
-    store: str
 
     def __init__(self, message: str, *, path: str = "", store: str = "") -> None:
         super().__init__(message)
@@ -124,10 +117,6 @@ class NodeTypeError(ZarrError, TypeError):
         found: Its kind (``"array"`` or ``"group"``), data type or format.
         wanted: The expected one.
     """
-
-    path: str
-    found: str
-    wanted: str
 
     def __init__(self, message: str, *, path: str = "", found: str = "", wanted: str = "") -> None:
         super().__init__(message)
@@ -168,8 +157,6 @@ class MetadataError(ZarrError, ValueError):
         problems: All problems of the document.
     """
 
-    problems: tuple[Problem, ...]
-
     def __init__(self, message: str, *, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
@@ -192,8 +179,6 @@ class UnknownCodecError(MetadataError):
         codec: The name of the codec.
     """
 
-    codec: str
-
     def __init__(self, message: str, *, codec: str = "", problems: Sequence[Problem] = ()) -> None:
         super().__init__(message, problems=problems)
         self.codec = codec
@@ -207,9 +192,6 @@ class UnsupportedByFormat(ZarrError, ValueError):
         feature: The feature that it does not support.
     """
 
-    zarr_format: object
-    feature: str
-
     def __init__(self, message: str, *, zarr_format: object = None, feature: str = "") -> None:
         super().__init__(message)
         self.zarr_format, self.feature = zarr_format, feature
@@ -221,8 +203,6 @@ class InvalidKeyError(ZarrError, ValueError):
     Attributes:
         key: The key, prefix or name.
     """
-
-    key: str
 
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
@@ -237,9 +217,6 @@ class UnknownAdapterError(ZarrError, ValueError):
         known: The schemes of all known adapters.
     """
 
-    scheme: str
-    known: tuple[str, ...]
-
     def __init__(self, message: str, *, scheme: str = "", known: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.scheme, self.known = scheme, known
@@ -253,10 +230,6 @@ class CodecError(ZarrError, ValueError):
         direction: ``"decode"`` or ``"encode"``.
         key: The store key of the chunk, or an empty string if it is unknown.
     """
-
-    codec: str
-    direction: str
-    key: str
 
     def __init__(self, message: str, *, codec: str = "", direction: str = "decode", key: str = "") -> None:
         super().__init__(message)
@@ -285,10 +258,6 @@ class EncodingError(CodecError):
         value: The value; ``None`` if the error concerns all values.
     """
 
-    variable: str
-    index: tuple[int, ...]
-    value: Any
-
     def __init__(
         self,
         message: str,
@@ -311,8 +280,6 @@ class SelectionError(ZarrError, IndexError):
         shape: The shape of the array or selection that was indexed.
     """
 
-    shape: tuple[int, ...]
-
     def __init__(self, message: str, *, shape: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.shape = shape
@@ -324,8 +291,6 @@ class LabelError(SelectionError, KeyError):
     Attributes:
         name: The name of the coordinate or dimension.
     """
-
-    name: str
 
     def __init__(self, message: str, *, name: str = "", shape: tuple[int, ...] = ()) -> None:
         super().__init__(message, shape=shape)
@@ -340,9 +305,6 @@ class ShapeError(ZarrError, ValueError):
         wanted: The expected shape.
     """
 
-    found: tuple[int, ...]
-    wanted: tuple[int, ...]
-
     def __init__(self, message: str, *, found: tuple[int, ...] = (), wanted: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.found, self.wanted = found, wanted
@@ -354,8 +316,6 @@ class SourceFilesError(ZarrError, ValueError):
     Attributes:
         files: The reason for each such file, by its name.
     """
-
-    files: Mapping[str, str]
 
     def __init__(self, message: str, *, files: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(message)
@@ -370,9 +330,6 @@ class MissingChunkError(ZarrError, KeyError):
         count: The number of missing chunks; a missing shard counts as one.
     """
 
-    keys: tuple[str, ...]
-    count: int
-
     def __init__(self, message: str, *, keys: Sequence[str] = (), count: int = 0) -> None:
         super().__init__(message)
         self.keys, self.count = tuple(keys), count
@@ -385,9 +342,6 @@ class StoreError(ZarrError, OSError):
         key: The key or prefix of the operation.
         attempts: How often it was tried.
     """
-
-    key: str
-    attempts: int
 
     def __init__(self, message: str, *, key: str = "", attempts: int = 1) -> None:
         super().__init__(message)

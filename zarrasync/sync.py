@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import zarrasync as _asynchronous
+from zarrasync import _sync_base as base
 from zarrasync import config
-from zarrasync._concurrency.bridge import run
-from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
+from zarrasync._sync_base import call, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, PlanExplanation
@@ -32,7 +32,7 @@ from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
-from zarrasync.nodes.access import SourceLike, resolve_source, store_of
+from zarrasync.nodes.access import SourceLike, resolve_source
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
@@ -91,7 +91,196 @@ __all__ = [
 ]
 
 
-class Array(ArrayBase):
+class _NodeProperties(base.PropertiesBase):
+    """What nodes and decoded arrays have in common: their place, their attributes, and a store to close."""
+
+    __slots__ = ()
+
+    @property
+    def store(self) -> Store:
+        """The store that contains the node."""
+        return self._async.store
+
+    @property
+    def path(self) -> str:
+        """The path in the store, without leading and trailing slashes."""
+        return self._async.path
+
+    @property
+    def name(self) -> str:
+        """The path in the store with a leading slash."""
+        return self._async.name
+
+    @property
+    def config(self) -> Config:
+        """The settings that applied when the node was opened."""
+        return self._async.config
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes. The mapping is read-only; change attributes with ``update_attributes`` of the node."""
+        return self._async.attrs
+
+    def close(self) -> None:
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> with sync.create_group({}) as group:
+            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
+        """
+        self._run(self._async.close())
+
+
+class _Node(base.NodeBase, _NodeProperties):
+    """Base class of arrays and groups."""
+
+    __slots__ = ()
+
+    @property
+    def basename(self) -> str:
+        """The last part of the path."""
+        return self._async.basename
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the node was opened for reading, or its store does not support writing."""
+        return self._async.read_only
+
+    @property
+    def zarr_format(self) -> int | str:
+        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
+        return self._async.zarr_format
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes with one write. Attributes that are not named keep their values.
+
+        Args:
+            attributes: The new values by attribute name. JSON must be able to represent them.
+
+        Raises:
+            MetadataError: If a value cannot be written as JSON.
+            ReadOnlyError: If the node was opened for reading.
+            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({}, attributes={"title": "test"})
+            >>> group.update_attributes({"version": 2})
+            >>> dict(group.attrs)
+            {'title': 'test', 'version': 2}
+        """
+        self._run(self._async.update_attributes(attributes))
+
+    def refresh(self, *, max_age: float = 0.0) -> None:
+        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
+
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
+        a maximum age: one call then reads, while others use the present metadata.
+
+        Args:
+            max_age: Seconds after reading for which nothing is read again; 0 to read always.
+
+        Raises:
+            NodeNotFoundError: If the node no longer exists.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> store = {}
+            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
+            >>> other = sync.open_array(store, mode="r+")
+            >>> other.resize(5)
+            >>> array.refresh()
+            >>> array.shape
+            (5,)
+        """
+        self._run(self._async.refresh(max_age=max_age))
+
+
+class _Values(base.ValuesBase):
+    """Base class of arrays and selections, whose values are read when they are awaited."""
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._async.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._async.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all values in memory, in bytes."""
+        return self._async.nbytes
+
+
+class _SelectedArray(base.SelectedArrayBase, _Values, _NodeProperties):
+    """Base class of arrays of stored numbers and of decoded values, which selections are parts of."""
+
+    __slots__ = ()
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The array's metadata."""
+        return self._async.metadata
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+        return self._async.shape
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
+
+        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes`` of the stored array.
+        """
+        return self._async.chunks
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
+        return self._async.dimension_names
+
+    @property
+    def view(self) -> Selection:
+        """The whole array as a lazy selection.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.view[2:5].shape
+            (3,)
+        """
+        return to_sync(self._async.view)
+
+    def getitem(self, selection: Any) -> npt.NDArray[Any]:
+        """Read ``array[selection]`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+
+        Returns:
+            As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.getitem(slice(2, 5))
+            array([2, 3, 4])
+        """
+        return self._run(self._async.getitem(selection))
+
+
+class Array(base.ArrayBase, _SelectedArray, _Node):
     """An N-dimensional array of chunks in a store.
 
     Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
@@ -108,42 +297,9 @@ class Array(ArrayBase):
     __slots__ = ()
 
     @property
-    def metadata(self) -> ArrayMetadata:
-        """The array's metadata."""
-        return self._async.metadata
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each axis."""
-        return self._async.shape
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of the elements in memory, in native byte order."""
         return self._async.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self._async.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._async.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all elements in memory, in bytes."""
-        return self._async.nbytes
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
-
-        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes``.
-        """
-        return self._async.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
@@ -181,11 +337,6 @@ class Array(ArrayBase):
         return self._async.compressors
 
     @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
-        return self._async.dimension_names
-
-    @property
     def cdata_shape(self) -> tuple[int, ...]:
         """The number of chunks (inner chunks if the array is sharded) along each axis."""
         return self._async.cdata_shape
@@ -215,18 +366,6 @@ class Array(ArrayBase):
         return self._async.info
 
     @property
-    def view(self) -> Selection:
-        """The whole array as a lazy selection.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(8))
-            >>> array.view[2:5].shape
-            (3,)
-        """
-        result: Selection = to_sync(self._async.view)
-        return result
-
-    @property
     def decoded(self) -> DecodedArray:
         """The physical values of the array, by the conventions of CF. Makes no requests.
 
@@ -239,8 +378,7 @@ class Array(ArrayBase):
             >>> array.decoded[0]
             np.float64(273.0)
         """
-        result: DecodedArray = to_sync(self._async.decoded)
-        return result
+        return to_sync(self._async.decoded)
 
     def sel(
         self,
@@ -285,14 +423,13 @@ class Array(ArrayBase):
             >>> (t2m.sel(lat=slice(45, 60))).read()
             array([0, 1])
         """
-        result: Selection = to_sync(
+        return to_sync(
             self._run(
                 self._async.sel(
                     mapping, points=points, method=method, tolerance=tolerance, decode=decode, **coordinates
                 )
             )
         )
-        return result
 
     def to_xarray(self, **options: Any) -> Any:
         """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.
@@ -330,27 +467,6 @@ class Array(ArrayBase):
             >>> widget = array.show()
         """
         return self._run(self._async.show())
-
-    def getitem(self, selection: Any) -> npt.NDArray[Any]:
-        """Read ``array[selection]`` with NumPy's indexing rules.
-
-        Args:
-            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
-
-        Returns:
-            As ``Selection.read``.
-
-        Raises:
-            SelectionError: If the selection does not fit the array.
-            CodecError: If a chunk is damaged.
-            StoreError: If the store failed.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(8))
-            >>> array.getitem(slice(2, 5))
-            array([2, 3, 4])
-        """
-        return self._run(self._async.getitem(selection))
 
     def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
         """Write ``array[selection] = value`` with NumPy's indexing rules.
@@ -715,98 +831,8 @@ class Array(ArrayBase):
         """
         return self._run(self._async.info_complete())
 
-    @property
-    def store(self) -> Store:
-        """The store that contains the node."""
-        return self._async.store
 
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self._async.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of the path."""
-        return self._async.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the node was opened."""
-        return self._async.config
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store does not support writing."""
-        return self._async.read_only
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
-        return self._async.zarr_format
-
-    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes with one write. Attributes that are not named keep their values.
-
-        Args:
-            attributes: The new values by attribute name. JSON must be able to represent them.
-
-        Raises:
-            MetadataError: If a value cannot be written as JSON.
-            ReadOnlyError: If the node was opened for reading.
-            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
-            StoreError: If the store failed.
-
-        Example:
-            >>> group = sync.create_group({}, attributes={"title": "test"})
-            >>> group.update_attributes({"version": 2})
-            >>> dict(group.attrs)
-            {'title': 'test', 'version': 2}
-        """
-        self._run(self._async.update_attributes(attributes))
-
-    def refresh(self, *, max_age: float = 0.0) -> None:
-        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
-
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
-        a maximum age: one call then reads, while others use the present metadata.
-
-        Args:
-            max_age: Seconds after reading for which nothing is read again; 0 to read always.
-
-        Raises:
-            NodeNotFoundError: If the node no longer exists.
-            NodeTypeError: If an array has been replaced by a group, or a group by an array.
-            StoreError: If the store failed.
-
-        Example:
-            >>> store = {}
-            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
-            >>> other = sync.open_array(store, mode="r+")
-            >>> other.resize(5)
-            >>> array.refresh()
-            >>> array.shape
-            (5,)
-        """
-        self._run(self._async.refresh(max_age=max_age))
-
-    def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> with sync.create_group({}) as group:
-            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
-        """
-        self._run(self._async.close())
-
-
-class DecodedArray(DecodedArrayBase):
+class DecodedArray(base.DecodedArrayBase, _SelectedArray):
     """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
 
     Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
@@ -845,43 +871,7 @@ class DecodedArray(DecodedArrayBase):
             >>> names.tolist()
             ['land', 'sea']
         """
-        result: DecodedArray = to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
-        return result
-
-    @property
-    def metadata(self) -> ArrayMetadata:
-        """The metadata of the stored array."""
-        return self._async.metadata
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the stored array."""
-        return self._async.attrs
-
-    @property
-    def store(self) -> Store:
-        """The store that contains the array."""
-        return self._async.store
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the array was opened."""
-        return self._async.config
-
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self._async.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each axis."""
-        return self._async.shape
+        return to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -894,50 +884,9 @@ class DecodedArray(DecodedArrayBase):
         return self._async.unit
 
     @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self._async.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._async.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all values in memory, in bytes."""
-        return self._async.nbytes
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of chunks, or of inner chunks if the array is sharded."""
-        return self._async.chunks
-
-    @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
-        return self._async.dimension_names
-
-    @property
     def info(self) -> Info:
         """A summary of the metadata. Makes no requests."""
         return self._async.info
-
-    @property
-    def view(self) -> Selection:
-        """All values as a lazy selection."""
-        result: Selection = to_sync(self._async.view)
-        return result
-
-    def getitem(self, selection: Any) -> npt.NDArray[Any]:
-        """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``Selection.read``.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
-            >>> array.decoded.getitem(slice(1, None))
-            array([0.5, 1. ])
-        """
-        return self._run(self._async.getitem(selection))
 
     def sel(
         self,
@@ -960,23 +909,12 @@ class DecodedArray(DecodedArrayBase):
             >>> (array.decoded.sel(x=20)).read()
             np.float64(1.0)
         """
-        result: Selection = to_sync(
+        return to_sync(
             self._run(self._async.sel(mapping, points=points, method=method, tolerance=tolerance, **coordinates))
         )
-        return result
-
-    def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
-            >>> with array.decoded as decoded:
-            ...     values = decoded[:]
-        """
-        self._run(self._async.close())
 
 
-class Group(GroupBase["Array | Group"]):
+class Group(base.GroupBase["Array | Group"], _Node):
     """A group: a mapping from names to arrays and groups.
 
     Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
@@ -1041,8 +979,7 @@ class Group(GroupBase["Array | Group"]):
             >>> (group.getitem("model/t2m")).shape
             (4, 4)
         """
-        result: Array | Group = to_sync(self._run(self._async.getitem(name)))
-        return result
+        return to_sync(self._run(self._async.getitem(name)))
 
     def get_array(self, name: str) -> Array:
         """Open an array by its name or relative path, as ``getitem`` does.
@@ -1065,8 +1002,7 @@ class Group(GroupBase["Array | Group"]):
             >>> (group.get_array("t2m")).shape
             (4, 4)
         """
-        result: Array = to_sync(self._run(self._async.get_array(name)))
-        return result
+        return to_sync(self._run(self._async.get_array(name)))
 
     def get_group(self, name: str) -> Group:
         """Open a group by its name or relative path, as ``getitem`` does.
@@ -1089,8 +1025,7 @@ class Group(GroupBase["Array | Group"]):
             >>> (group.get_group("model")).name
             '/model'
         """
-        result: Group = to_sync(self._run(self._async.get_group(name)))
-        return result
+        return to_sync(self._run(self._async.get_group(name)))
 
     def contains(self, name: str) -> bool:
         """Return whether a member exists. A member whose documents are invalid or cannot be read exists as well.
@@ -1129,8 +1064,7 @@ class Group(GroupBase["Array | Group"]):
             >>> [path for path, node in group.members(max_depth=None)]
             ['model', 'model/t2m']
         """
-        result: tuple[tuple[str, Array | Group], ...] = to_sync(self._run(self._async.members(max_depth)))
-        return result
+        return to_sync(self._run(self._async.members(max_depth)))
 
     def arrays(self) -> tuple[tuple[str, Array], ...]:
         """Return the members that are arrays.
@@ -1147,8 +1081,7 @@ class Group(GroupBase["Array | Group"]):
             >>> [(name, array.shape) for name, array in group.arrays()]
             [('t2m', (4, 4))]
         """
-        result: tuple[tuple[str, Array], ...] = to_sync(self._run(self._async.arrays()))
-        return result
+        return to_sync(self._run(self._async.arrays()))
 
     def groups(self) -> tuple[tuple[str, Group], ...]:
         """Return the members that are groups.
@@ -1165,8 +1098,7 @@ class Group(GroupBase["Array | Group"]):
             >>> [(name, member.path) for name, member in group.groups()]
             [('model', 'model')]
         """
-        result: tuple[tuple[str, Group], ...] = to_sync(self._run(self._async.groups()))
-        return result
+        return to_sync(self._run(self._async.groups()))
 
     def array_keys(self) -> tuple[str, ...]:
         """Return the names of the members that are arrays, sorted.
@@ -1283,14 +1215,13 @@ class Group(GroupBase["Array | Group"]):
             >>> january["t2m"].read()
             array([5., 6.])
         """
-        result: dict[str, Selection] = to_sync(
+        return to_sync(
             self._run(
                 self._async.sel(
                     mapping, points=points, method=method, tolerance=tolerance, decode=decode, **coordinates
                 )
             )
         )
-        return result
 
     def to_xarray(self, **options: Any) -> Any:
         """Open the group as a dataset of xarray, with the engine ``"zarrasync"``.
@@ -1356,8 +1287,7 @@ class Group(GroupBase["Array | Group"]):
             >>> array.name
             '/model/t2m'
         """
-        result: Array = to_sync(self._run(self._async.create_array(name, overwrite=overwrite, **options)))
-        return result
+        return to_sync(self._run(self._async.create_array(name, overwrite=overwrite, **options)))
 
     def create_group(self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False) -> Group:
         """Create a group below this one.
@@ -1382,8 +1312,7 @@ class Group(GroupBase["Array | Group"]):
             >>> member.attrs["title"]
             'test'
         """
-        result: Group = to_sync(self._run(self._async.create_group(name, attributes=attributes, overwrite=overwrite)))
-        return result
+        return to_sync(self._run(self._async.create_group(name, attributes=attributes, overwrite=overwrite)))
 
     def require_array(self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any) -> Array:
         """Open an array. Create it if it does not exist.
@@ -1412,10 +1341,7 @@ class Group(GroupBase["Array | Group"]):
             >>> existing == new
             True
         """
-        result: Array = to_sync(
-            self._run(self._async.require_array(name, shape=shape, dtype=dtype, exact=exact, **options))
-        )
-        return result
+        return to_sync(self._run(self._async.require_array(name, shape=shape, dtype=dtype, exact=exact, **options)))
 
     def require_group(self, name: str, *, attributes: Mapping[str, Any] | None = None) -> Group:
         """Open a group. Create it if it does not exist.
@@ -1438,8 +1364,7 @@ class Group(GroupBase["Array | Group"]):
             >>> member.path
             'model'
         """
-        result: Group = to_sync(self._run(self._async.require_group(name, attributes=attributes)))
-        return result
+        return to_sync(self._run(self._async.require_group(name, attributes=attributes)))
 
     def delete(self, name: str, *, all_files: bool = False) -> None:
         """Erase a member and all nodes below it, even if its metadata is damaged.
@@ -1487,98 +1412,8 @@ class Group(GroupBase["Array | Group"]):
         """
         self._run(self._async.move(source, dest))
 
-    @property
-    def store(self) -> Store:
-        """The store that contains the node."""
-        return self._async.store
 
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self._async.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of the path."""
-        return self._async.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the node was opened."""
-        return self._async.config
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store does not support writing."""
-        return self._async.read_only
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
-        return self._async.zarr_format
-
-    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes with one write. Attributes that are not named keep their values.
-
-        Args:
-            attributes: The new values by attribute name. JSON must be able to represent them.
-
-        Raises:
-            MetadataError: If a value cannot be written as JSON.
-            ReadOnlyError: If the node was opened for reading.
-            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
-            StoreError: If the store failed.
-
-        Example:
-            >>> group = sync.create_group({}, attributes={"title": "test"})
-            >>> group.update_attributes({"version": 2})
-            >>> dict(group.attrs)
-            {'title': 'test', 'version': 2}
-        """
-        self._run(self._async.update_attributes(attributes))
-
-    def refresh(self, *, max_age: float = 0.0) -> None:
-        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
-
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
-        a maximum age: one call then reads, while others use the present metadata.
-
-        Args:
-            max_age: Seconds after reading for which nothing is read again; 0 to read always.
-
-        Raises:
-            NodeNotFoundError: If the node no longer exists.
-            NodeTypeError: If an array has been replaced by a group, or a group by an array.
-            StoreError: If the store failed.
-
-        Example:
-            >>> store = {}
-            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
-            >>> other = sync.open_array(store, mode="r+")
-            >>> other.resize(5)
-            >>> array.refresh()
-            >>> array.shape
-            (5,)
-        """
-        self._run(self._async.refresh(max_age=max_age))
-
-    def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> with sync.create_group({}) as group:
-            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
-        """
-        self._run(self._async.close())
-
-
-class Selection(SelectionBase):
+class Selection(base.SelectionBase, _Values):
     """A part of an array that has not been read yet.
 
     Indexing a selection again returns a smaller selection. ``read`` and ``np.asarray`` read it.
@@ -1602,24 +1437,8 @@ class Selection(SelectionBase):
         """The NumPy dtype of the result."""
         return self._async.dtype
 
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return self._async.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._async.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the result in memory, in bytes."""
-        return self._async.nbytes
-
     def __getitem__(self, key: Any) -> Selection:
-        result: Selection = to_sync(self._async.__getitem__(key))
-        return result
+        return to_sync(self._async.__getitem__(key))
 
     @overload
     def read(
@@ -1713,7 +1532,7 @@ class Selection(SelectionBase):
         return self._run(self._async.show())
 
 
-class JobPlan(JobPlanBase):
+class JobPlan(base.JobPlanBase):
     """A job that is divided into tasks, which run anywhere: in this process, in others, or by a scheduler.
 
     ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
@@ -1883,12 +1702,7 @@ def open(
         >>> node[1:]
         array([1, 2])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.open(
-        store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
-    )
-    result: Array | Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.open, locals(), store=resolve(store, storage_options, config))
 
 
 @overload
@@ -1969,12 +1783,11 @@ def open_array(
         >>> array.shape
         (4, 4)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.open_array(
-        store_, path=path, mode=mode, zarr_format=zarr_format, config=config, decode=decode, **options
+    return call(
+        lambda options, **named: _asynchronous.open_array(**named, **options),
+        locals(),
+        store=resolve(store, storage_options, config),
     )
-    result: Array | DecodedArray = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
 
 
 def open_group(
@@ -2018,18 +1831,7 @@ def open_group(
         >>> group.attrs["title"]
         'test'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.open_group(
-        store_,
-        path=path,
-        mode=mode,
-        zarr_format=zarr_format,
-        use_consolidated=use_consolidated,
-        attributes=attributes,
-        config=config,
-    )
-    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.open_group, locals(), store=resolve(store, storage_options, config))
 
 
 def create_array(
@@ -2102,30 +1904,7 @@ def create_array(
         >>> array[:, 0]
         array([0, 7, 7, 0], dtype=int32)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.create_array(
-        store_,
-        name=name,
-        path=path,
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        chunks=chunks,
-        shards=shards,
-        filters=filters,
-        serializer=serializer,
-        compressors=compressors,
-        fill_value=fill_value,
-        order=order,
-        zarr_format=zarr_format,
-        attributes=attributes,
-        chunk_key_encoding=chunk_key_encoding,
-        dimension_names=dimension_names,
-        overwrite=overwrite,
-        config=config,
-    )
-    result: Array = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.create_array, locals(), store=resolve(store, storage_options, config))
 
 
 def create_group(
@@ -2163,12 +1942,7 @@ def create_group(
         >>> group.name
         '/model/run1'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.create_group(
-        store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
-    )
-    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.create_group, locals(), store=resolve(store, storage_options, config))
 
 
 def create_hierarchy(
@@ -2206,12 +1980,7 @@ def create_hierarchy(
         >>> created["model/t2m"].shape
         (4, 4)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.create_hierarchy(
-        store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config
-    )
-    result: dict[str, Array | Group] = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.create_hierarchy, locals(), store=resolve(store, storage_options, config))
 
 
 def consolidate_metadata(
@@ -2251,10 +2020,7 @@ def consolidate_metadata(
         >>> group.array_keys()
         ('t2m',)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config)
-    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
-    return result
+    return call(_asynchronous.consolidate_metadata, locals(), store=resolve(store, storage_options, config))
 
 
 def save(
@@ -2289,9 +2055,11 @@ def save(
         >>> sync.load(store, path="lat")
         array([0.5, 1.5])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays)
-    run(coroutine_, blocking=store_.blocking)
+    call(
+        lambda store, args, arrays, **named: _asynchronous.save(store, *args, **named, **arrays),
+        locals(),
+        store=resolve(store, storage_options, config),
+    )
 
 
 def load(
@@ -2326,9 +2094,7 @@ def load(
         >>> sync.load(store)
         array([0, 1, 2])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.load(store_, path=path, zarr_format=zarr_format, config=config)
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.load, locals(), store=resolve(store, storage_options, config))
 
 
 def list_nodes(
@@ -2366,11 +2132,7 @@ def list_nodes(
         >>> sync.list_nodes(store)
         (('', 'group'), ('model', 'group'), ('model/t2m', 'array'))
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.list_nodes(
-        store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.list_nodes, locals(), store=resolve(store, storage_options, config))
 
 
 create = create_array
@@ -2457,25 +2219,12 @@ def copy(
         >>> sync.load(dest)
         array([0, 1, 2, 3])
     """
-    source_ = resolve_source(source, source_options, config)
-    dest_ = resolve(dest, dest_options, config)
-    coroutine_ = _asynchronous.copy(
-        source_,
-        dest_,
-        dest_path=dest_path,
-        zarr_format=zarr_format,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
-        overwrite=overwrite,
-        resume=resume,
-        verify=verify,
-        all_files=all_files,
-        executor=executor,
-        progress=progress,
-        config=config,
+    return call(
+        _asynchronous.copy,
+        locals(),
+        source=resolve_source(source, source_options, config),
+        dest=resolve(dest, dest_options, config),
     )
-    return run(coroutine_, blocking=store_of(source_).blocking and dest_.blocking)
 
 
 def plan_copy(
@@ -2538,25 +2287,7 @@ def plan_copy(
         >>> sync.load(dest)
         array([0, 1, 2, 3])
     """
-    coroutine_ = _asynchronous.plan_copy(
-        source,
-        dest,
-        source_path=source_path,
-        dest_path=dest_path,
-        zarr_format=zarr_format,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
-        overwrite=overwrite,
-        all_files=all_files,
-        plan=plan,
-        tasks=tasks,
-        source_options=source_options,
-        dest_options=dest_options,
-        config=config,
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.plan_copy, locals())
 
 
 def ingest(
@@ -2643,22 +2374,11 @@ def ingest(
         >>> array[95:]
         array([95, 96, 97, 98, 99])
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.ingest(
-        source,
-        store_,
-        path=path,
-        mode=mode,
-        region=region,
-        unaligned=unaligned,
-        verify=verify,
-        concurrency=concurrency,
-        threads=threads,
-        progress=progress,
-        config=config,
-        **options,
+    return call(
+        lambda options, **named: _asynchronous.ingest(**named, **options),
+        locals(),
+        store=resolve(store, storage_options, config),
     )
-    return run(coroutine_, blocking=store_.blocking)
 
 
 def ingest_files(
@@ -2753,29 +2473,7 @@ def ingest_files(
         >>> report.files, report.rows
         (2, 2)
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.ingest_files(
-        files,
-        store_,
-        concat=concat,
-        path=path,
-        mode=mode,
-        append=append,
-        region=region,
-        on_duplicate=on_duplicate,
-        on_gap=on_gap,
-        on_late=on_late,
-        on_bad_file=on_bad_file,
-        reserve=reserve,
-        preprocess=preprocess,
-        source=source,
-        layout=layout,
-        verify=verify,
-        executor=executor,
-        progress=progress,
-        config=config,
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.ingest_files, locals(), store=resolve(store, storage_options, config))
 
 
 def plan_ingest(
@@ -2848,30 +2546,7 @@ def plan_ingest(
         >>> report.rows
         1
     """
-    coroutine_ = _asynchronous.plan_ingest(
-        files,
-        store,
-        concat=concat,
-        path=path,
-        mode=mode,
-        append=append,
-        region=region,
-        on_duplicate=on_duplicate,
-        on_gap=on_gap,
-        on_late=on_late,
-        on_bad_file=on_bad_file,
-        reserve=reserve,
-        preprocess=preprocess,
-        source=source,
-        layout=layout,
-        plan=plan,
-        tasks=tasks,
-        executor=executor,
-        storage_options=storage_options,
-        config=config,
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.plan_ingest, locals())
 
 
 def manifest(
@@ -2904,9 +2579,7 @@ def manifest(
         >>> found.digest
         'f0699a280f5de8a2aa0eb26551eb2fa4-1--2'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.manifest(store_, path=path, config=config)
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.manifest, locals(), store=resolve(store, storage_options, config))
 
 
 def open_plan(
@@ -2943,11 +2616,7 @@ def open_plan(
         ('copy', 1)
         >>> plan.abandon()
     """
-    coroutine_ = _asynchronous.open_plan(
-        plan, path=path, source_root=source_root, storage_options=storage_options, config=config
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.open_plan, locals())
 
 
 def pyramid(
@@ -3030,25 +2699,7 @@ def pyramid(
         >>> (sync.open_group(store)).info["Levels"]
         '0 (y 1, x 1), 1 (y 2, x 2)'
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.pyramid(
-        store_,
-        path=path,
-        dest=dest,
-        dest_path=dest_path,
-        levels=levels,
-        method=method,
-        missing=missing,
-        axes=axes,
-        convention=convention,
-        layout=layout,
-        overwrite=overwrite,
-        executor=executor,
-        progress=progress,
-        dest_options=dest_options,
-        config=config,
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.pyramid, locals(), store=resolve(store, storage_options, config))
 
 
 def plan_pyramid(
@@ -3116,26 +2767,7 @@ def plan_pyramid(
         >>> (sync.open_group(store)).info["Levels"]
         '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
     """
-    coroutine_ = _asynchronous.plan_pyramid(
-        store,
-        path=path,
-        dest=dest,
-        dest_path=dest_path,
-        levels=levels,
-        method=method,
-        missing=missing,
-        axes=axes,
-        convention=convention,
-        layout=layout,
-        overwrite=overwrite,
-        plan=plan,
-        tasks=tasks,
-        storage_options=storage_options,
-        dest_options=dest_options,
-        config=config,
-    )
-    result: JobPlan = to_sync(run(coroutine_, blocking=False))
-    return result
+    return call(_asynchronous.plan_pyramid, locals())
 
 
 def validate(
@@ -3181,18 +2813,7 @@ def validate(
         >>> print(report)
         1 array, 1 group: no problems found
     """
-    store_ = resolve(store, storage_options, config)
-    coroutine_ = _asynchronous.validate(
-        store_,
-        path=path,
-        data=data,
-        manifest=manifest,
-        repair=repair,
-        progress=progress,
-        zarr_format=zarr_format,
-        config=config,
-    )
-    return run(coroutine_, blocking=store_.blocking)
+    return call(_asynchronous.validate, locals(), store=resolve(store, storage_options, config))
 
 
 register("zarrasync.nodes.array", "AsyncArray", Array)

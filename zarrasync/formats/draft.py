@@ -22,28 +22,28 @@ from zarrasync.formats.draft_arrays import (
     REQUIRED_MEMBERS,
     parse_array,
     render_array,
-    unsupported,
 )
 from zarrasync.formats.draft_dialects import (
     ENTRY_POINT_KEY,
     SEED,
+    SPECIFICATION,
     Y2022,
     check_extensions,
     new_entry_point,
     parse_attributes,
-    read_entry_point,
     refuse_unknown_members,
     take_filters,
 )
 from zarrasync.formats.numpy_documents import bytes_filter_chain, parse_zmetadata, render_zmetadata, without_nan_payload
 from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
-from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key, join
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_VERSION_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
 
 
 class Draft(Format):
@@ -132,12 +132,11 @@ class Draft(Format):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         deviations = super().deviations(metadata)
-        documents = metadata.source.documents.values() if metadata.source is not None else ()
         if self.zarr_format == SEED or not isinstance(metadata, ArrayMetadata):
             return deviations
         required = REQUIRED_MEMBERS[SEED]
         members = (*required, *OPTIONAL_MEMBERS, "compressor")
-        for document in documents:
+        for document in metadata.documents.values():
             deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]
             deviations += [
                 (f"$.{name}", "this required member is missing") for name in required if name not in document
@@ -184,7 +183,7 @@ class Draft(Format):
     def fill_value(self, data_type: DataType, value: Any) -> Any:
         return without_nan_payload(data_type, value) if self.zarr_format == Y2022 else value
 
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         if isinstance(requested, ChunkKeyEncoding):
             requested = {"name": requested.name, "separator": requested.separator}
         name, options = ("default", {}) if requested is None else named_extension(requested)
@@ -209,9 +208,7 @@ class Draft(Format):
         if key is None:
             return super().render_consolidated(path, group_documents, documents_below)
         # zarr-python also reads the entry point from the copies.
-        own = {key: group_documents.get(key) for key in self.document_keys(path)}
-        copied_own = {key: self.copied_document(key, bytes(data)) for key, data in own.items() if data is not None}
-        return {key: render_zmetadata({**self.root_documents(), **copied_own, **documents_below})}
+        return {key: render_zmetadata(self, path, group_documents, {**self.root_documents(), **documents_below})}
 
     # -------------------------------------------------------------- listing and erasing
 
@@ -253,5 +250,29 @@ def parse_entry_point(data: bytes) -> Draft | None:
     Raises:
         MetadataError: If the document specifies an unsupported version or encoding.
     """
-    content = read_entry_point(data)
-    return None if content is None else Draft(content.dialect, content.suffix, None, content.document)
+    checker = DocumentChecker(data, ENTRY_POINT_KEY)
+    document = checker.document
+    uri, encoding = document.get("zarr_format"), document.get("metadata_encoding")
+    if not isinstance(uri, str) or "node_type" in document:
+        return None
+    version = _VERSION_URI.fullmatch(uri)
+    if version is None or version[1] != "3":
+        checker.add("zarr_format", f"expected the URI of version 3 ({SPECIFICATION}core/3.0), found {uri!r}")
+        checker.raise_problems()
+        raise AssertionError
+    if isinstance(encoding, str):
+        dialect = Y2022
+        suffix: Any = document.get("metadata_key_suffix", "")
+    else:
+        dialect = SEED
+        suffix = encoding.get("metadata_key_suffix") if isinstance(encoding, Mapping) else None
+        if not isinstance(encoding, Mapping) or encoding.get("type") != "json" or "extension" in encoding:
+            checker.add("metadata_encoding", f"expected JSON, found {encoding!r}")
+        if version[2] == "0":
+            checker.require("extensions")
+            refuse_unknown_members(checker, ("zarr_format", "metadata_encoding", "extensions"))
+    if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
+        checker.add("metadata_encoding.metadata_key_suffix", f"expected a string such as '.json', found {suffix!r}")
+    check_extensions(checker, strict=dialect == SEED)
+    checker.raise_problems()
+    return Draft(dialect, suffix, None, document)

@@ -6,7 +6,6 @@ order a parameter of the bytes codec, and the sharding storage transformer the s
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,7 +25,7 @@ from zarrasync.codecs import (
     parse_codec,
     registered,
 )
-from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.errors import MetadataError
 from zarrasync.formats.draft_dialects import (
     SEED,
     SPECIFICATION,
@@ -46,6 +45,7 @@ from zarrasync.formats.draft_dialects import (
 from zarrasync.formats.numpy_documents import fortran_order, parse_fill, render_fill, stored_dtype, to_numcodecs
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.metadata.extensions import StorageTransformer, parse_storage_transformer
+from zarrasync.metadata.format import unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType, is_raw
@@ -82,40 +82,20 @@ def parse_array(checker: DocumentChecker, source: SourceDocuments, dialect: str)
         checker.add("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
     shards, transformers = _parse_transformers(checker, chunks, strict=strict)
     checker.raise_problems()
-    try:
-        parsed_type = parse_type(document["data_type"], filters)
-    except MetadataError as error:
-        checker.add_error("data_type", error)
-        checker.raise_problems()
-        raise
+    parsed_type = checker.need("data_type", parse_type, document["data_type"], filters)
     serializer, codecs = _parse_codecs(checker, parsed_type.serializer, parsed_type.filters, strict=strict)
     fill = _parse_fill(checker, parsed_type.data_type, serializer, dialect, is_extension=parsed_type.is_extension)
     checker.raise_problems()
     if layout == "F" and len(shape) > 1:
         codecs.insert(0, fortran_order(len(shape)))
-    spec = ArraySpec(chunks, parsed_type.data_type, fill)
-    try:
-        chain = CodecChain.of(codecs).settle(spec)
-        if shards is not None:
-            chain = CodecChain.of([ShardingCodec(chunks, chain, INDEX_CODECS)])
-        # zarr-python includes an empty coordinate in the key of an array without axes.
-        keys = ChunkKeyEncoding("glued" if strict else "glued0", separator)
-        return ArrayMetadata(
-            shape,
-            parsed_type.data_type,
-            shards or chunks,
-            keys,
-            chain,
-            fill,
-            transformers=transformers,
-            attributes=attributes,
-            source=source,
-            notes=parsed_type.notes,
-        )
-    except ZarrError as error:
-        checker.add_error("", error)
-        checker.raise_problems()
-        raise
+    chain = checker.need("", CodecChain.of(codecs).settle, ArraySpec(chunks, parsed_type.data_type, fill))
+    if shards is not None:
+        chain = CodecChain.of([ShardingCodec(chunks, chain, INDEX_CODECS)])
+    # zarr-python includes an empty coordinate in the key of an array without axes.
+    keys = ChunkKeyEncoding("glued" if strict else "glued0", separator)
+    parsed = shape, parsed_type.data_type, shards or chunks, keys, chain, fill
+    options: Any = {"transformers": transformers, "attributes": attributes, "source": source}
+    return checker.need("", ArrayMetadata, *parsed, notes=parsed_type.notes, **options)
 
 
 def _parse_grid(checker: DocumentChecker, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
@@ -141,7 +121,7 @@ def _parse_fill(
         if dialect == Y2022 and data_type.numpy.kind not in "biufc" and not is_raw(data_type.numpy):
             return parse_fill(data_type, value, stored_dtype(serializer))
         return parse_fill_value(data_type, value, strict=dialect == SEED)
-    except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         checker.add("fill_value", f"{value!r} does not fit data type {data_type.name}: {error}")
         return None
 
@@ -167,11 +147,7 @@ def _parse_codecs(
                     continue
                 codec = from_numcodecs({**configuration, "id": name}, dtype=stored)
             bytes_codecs.append(codec)
-        except UnknownCodecError as error:
-            checker.add_error(member, error)
-            message = str(checker.problems[-1])
-            raise UnknownCodecError(message, codec=error.codec, problems=checker.problems) from error
-        except (MetadataError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             checker.add_error(member, error)
     return serializer, [serializer, *bytes_codecs]
 
@@ -218,11 +194,8 @@ def _parse_transformers(
             checker.add(member, "sharding is supported only as the first storage transformer")
         elif _SHARDING_URI.fullmatch(uri) and item["type"] == "indexed":
             shards = _parse_shards(checker, f"{member}.configuration.chunks_per_shard", options, chunks)
-        else:
-            try:
-                transformers.append(parse_storage_transformer(uri, options))
-            except MetadataError as error:
-                checker.add_error(member, error)
+        elif (found := checker.attempt(member, parse_storage_transformer, uri, options)) is not None:
+            transformers.append(found)
     return shards, tuple(transformers)
 
 
@@ -250,15 +223,6 @@ def render_array(metadata: ArrayMetadata, dialect: str) -> dict[str, Any]:
         UnsupportedByFormat: If the dialect does not support the metadata.
     """
     return _render_seed(metadata) if dialect == SEED else _render_2022(metadata)
-
-
-def unsupported(dialect: str, description: str, feature: str) -> UnsupportedByFormat:
-    """Return the error for a feature that a dialect does not support."""
-    return UnsupportedByFormat(
-        f"the draft of Zarr format 3 ({dialect!r}) does not support {description}; use zarr_format=3",
-        zarr_format=dialect,
-        feature=feature,
-    )
 
 
 def _render_seed(metadata: ArrayMetadata) -> dict[str, Any]:

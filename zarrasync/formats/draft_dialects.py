@@ -14,7 +14,6 @@ from zarrasync.formats.numpy_documents import is_numpy_dtype, numpy_dtype, parse
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import CORE, DataType, is_raw
-from zarrasync.model.paths import is_key
 
 SEED = "3-draft"
 """The dialect that the specification defines."""
@@ -22,7 +21,6 @@ Y2022 = "3-draft-2022"
 """The older dialect of zarr-python 2, with all keys below ``meta/root`` and ``data/root``."""
 ENTRY_POINT_KEY = "zarr.json"
 SPECIFICATION = "https://purl.org/zarr/spec/"
-_VERSION_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
 
 
 # ------------------------------------------------------------------ members of documents
@@ -74,20 +72,6 @@ def take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
 # ------------------------------------------------------------------ entry points
 
 
-class EntryPoint(NamedTuple):
-    """The content of an entry point document.
-
-    Attributes:
-        dialect: ``SEED`` or ``Y2022``.
-        suffix: The suffix of the keys of documents.
-        document: The parsed document.
-    """
-
-    dialect: str
-    suffix: str
-    document: Mapping[str, Any]
-
-
 def new_entry_point(dialect: str, suffix: str) -> dict[str, Any]:
     """Return the entry point document of a new store."""
     suffix_member = {"metadata_key_suffix": suffix}
@@ -96,40 +80,6 @@ def new_entry_point(dialect: str, suffix: str) -> dict[str, Any]:
         return {"zarr_format": f"{SPECIFICATION}core/3.0", "metadata_encoding": encoding, "extensions": []}
     uri = f"{SPECIFICATION}protocol/core/3.0"
     return {"zarr_format": uri, "metadata_encoding": uri, **suffix_member, "extensions": []}
-
-
-def read_entry_point(data: bytes) -> EntryPoint | None:
-    """Parse an entry point document. Return ``None`` for a document of another kind.
-
-    Raises:
-        MetadataError: If the document specifies an unsupported version or encoding.
-    """
-    checker = DocumentChecker(data, ENTRY_POINT_KEY)
-    document = checker.document
-    uri, encoding = document.get("zarr_format"), document.get("metadata_encoding")
-    if not isinstance(uri, str) or "node_type" in document:
-        return None
-    version = _VERSION_URI.fullmatch(uri)
-    if version is None or version[1] != "3":
-        checker.add("zarr_format", f"expected the URI of version 3 ({SPECIFICATION}core/3.0), found {uri!r}")
-        checker.raise_problems()
-        raise AssertionError
-    if isinstance(encoding, str):
-        dialect = Y2022
-        suffix: Any = document.get("metadata_key_suffix", "")
-    else:
-        dialect = SEED
-        suffix = encoding.get("metadata_key_suffix") if isinstance(encoding, Mapping) else None
-        if not isinstance(encoding, Mapping) or encoding.get("type") != "json" or "extension" in encoding:
-            checker.add("metadata_encoding", f"expected JSON, found {encoding!r}")
-        if version[2] == "0":
-            checker.require("extensions")
-            refuse_unknown_members(checker, ("zarr_format", "metadata_encoding", "extensions"))
-    if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
-        checker.add("metadata_encoding.metadata_key_suffix", f"expected a string such as '.json', found {suffix!r}")
-    check_extensions(checker, strict=dialect == SEED)
-    checker.raise_problems()
-    return EntryPoint(dialect, suffix, document)
 
 
 _CODEC_URI = re.compile(r".*/spec/codecs?/([A-Za-z0-9_.-]+?)(?:/1\.\d+)?/?")

@@ -34,7 +34,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
 from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
-from zarrasync.metadata.format import RequestedCodecs
+from zarrasync.metadata.format import Documents, Format, RequestedCodecs
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import BYTES, STRING, DataType
 from zarrasync.model.paths import join
@@ -132,8 +132,7 @@ def _is_from_numpy(dtype: np.dtype[Any]) -> bool:
     return dtype.type.__module__ == "numpy"
 
 
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
-_SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_NUMBER = re.compile(r"NaN|-?Infinity|[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
 def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) -> Any:
@@ -183,14 +182,9 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
 
 
 def _parse_float(value: Any) -> float:
-    if isinstance(value, str):
-        if value in _SPECIAL_FLOATS:
-            return _SPECIAL_FLOATS[value]
-        if not _NUMBER.fullmatch(value):
-            raise ValueError("expected a number, NaN, Infinity or -Infinity")
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("expected a number")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number and not (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        raise ValueError("expected a number, NaN, Infinity or -Infinity")
     return float(value)
 
 
@@ -298,9 +292,8 @@ def bytes_filter_chain(
     if requested.order == "F" and len(spec.shape) > 1:
         codecs.insert(0, fortran_order(len(spec.shape)))
     for item in (*filters, *requested.compressors):
-        config = _numcodecs_config(item)
-        is_config = isinstance(config, Mapping) and "id" in config
-        codec = from_numcodecs(config, dtype=stored) if is_config else as_codec(item)
+        config = numcodecs_config(item)
+        codec = as_codec(item) if config is None else from_numcodecs(config, dtype=stored)
         if isinstance(codec, ArrayArrayCodec):
             if not isinstance(codec, NumcodecsArray):
                 raise unsupported(f"the codec {codec.label!r}", "codecs")
@@ -312,9 +305,8 @@ def bytes_filter_chain(
 def _split_serializer(requested: RequestedCodecs, spec: ArraySpec) -> tuple[Codec, list[Any]]:
     """Return the array -> bytes codec, which may be the first filter, and the remaining filters."""
     filters = list(requested.filters)
-    if filters:
-        config = _numcodecs_config(filters[0])
-        kind = config.get("id") if isinstance(config, Mapping) else None
+    if filters and (config := numcodecs_config(filters[0])) is not None:
+        kind = config["id"]
         if kind in OBJECT_CODECS:
             return ObjectCodec(dict(config)), filters[1:]
         if kind in VARIABLE_TYPES and VARIABLE_TYPES[kind][0] == spec.dtype:
@@ -323,8 +315,10 @@ def _split_serializer(requested: RequestedCodecs, spec: ArraySpec) -> tuple[Code
     return default_array_bytes(spec) if is_default else as_codec(requested.serializer), filters
 
 
-def _numcodecs_config(codec: Any) -> Any:
-    return codec.get_config() if hasattr(codec, "get_config") else codec
+def numcodecs_config(codec: Any) -> Mapping[str, Any] | None:
+    """Return the configuration of a codec of numcodecs, or ``None`` for something else."""
+    config = codec.get_config() if hasattr(codec, "get_config") else codec
+    return config if isinstance(config, Mapping) and "id" in config else None
 
 
 def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
@@ -352,7 +346,13 @@ def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
     return {join(path, name): item for name, item in copies.items()}
 
 
-def render_zmetadata(documents: Mapping[str, Buffer | None]) -> bytes:
-    """Return the ``.zmetadata`` document for documents by key. Those that do not exist or are empty are left out."""
-    copies = {key: data for key, data in sorted(documents.items()) if data}
+def render_zmetadata(format_: Format, path: str, group_documents: Documents, others: Mapping[str, bytes]) -> bytes:
+    """Return the ``.zmetadata`` document for the documents of a group and others. Keys are relative to the group.
+
+    Documents that do not exist or are empty are left out.
+    """
+    start = len(path) + 1 if path else 0
+    own = {key: data for key in format_.document_keys(path) if (data := group_documents.get(key)) is not None}
+    documents = {**{key: format_.copied_document(key, bytes(data)) for key, data in own.items()}, **others}
+    copies = {key[start:]: data for key, data in sorted(documents.items()) if data}
     return join_members({"zarr_consolidated_format": b"1", "metadata": copies})

@@ -7,8 +7,8 @@ after the bytes codec, because v2 filters transform the buffer in stored order.
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from zarrasync._util import json as _json
@@ -24,7 +24,7 @@ from zarrasync.codecs import (
     from_numcodecs,
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
-from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.errors import InvalidKeyError
 from zarrasync.formats.numpy_documents import (
     bytes_filter_chain,
     fortran_order,
@@ -40,14 +40,15 @@ from zarrasync.formats.numpy_documents import (
     without_nan_payload,
 )
 from zarrasync.formats.parsed_cache import parse_similar
-from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
-from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
+from zarrasync.metadata.document import DocumentChecker, document_key, parse_key_encoding, with_shape
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import join
 
 _MEMBERS = ("shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters")
+_unsupported = partial(unsupported, 2)
 _COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4", "pcodec", "zfpy")
 
 
@@ -102,9 +103,8 @@ class V2(Format):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         deviations = super().deviations(metadata)
-        documents = metadata.source.documents if metadata.source is not None else {}
         members = ("zarr_format", "dimension_separator", *_MEMBERS)
-        for key, document in documents.items():
+        for key, document in metadata.documents.items():
             if not key.endswith(".zarray"):
                 continue
             deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]
@@ -131,16 +131,10 @@ class V2(Format):
     def fill_value(self, data_type: DataType, value: Any) -> Any:
         return without_nan_payload(data_type, value)
 
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         if requested is None:
             return ChunkKeyEncoding("v2", ".")
-        if isinstance(requested, ChunkKeyEncoding):
-            encoding = requested
-        else:
-            name, options = named_extension(requested)
-            if name is None:
-                raise MetadataError(f"chunk_key_encoding must be a name or an object with a name, found {requested!r}")
-            encoding = ChunkKeyEncoding(name, options.get("separator", "."))
+        encoding = requested if isinstance(requested, ChunkKeyEncoding) else parse_key_encoding(requested)
         if encoding.name != "v2":
             raise _unsupported(f"chunk keys of the kind {encoding.name!r}", "chunk_key_encoding")
         return encoding
@@ -158,17 +152,7 @@ class V2(Format):
     def render_consolidated(
         self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
-        start = len(path) + 1 if path else 0
-        own = {key: group_documents.get(key) for key in self.document_keys(path)}
-        copied_own = {key: self.copied_document(key, bytes(data)) for key, data in own.items() if data is not None}
-        documents = {**copied_own, **documents_below}
-        return {self.consolidated_key(path): render_zmetadata({key[start:]: item for key, item in documents.items()})}
-
-
-def _unsupported(description: str, feature: str) -> UnsupportedByFormat:
-    return UnsupportedByFormat(
-        f"Zarr format 2 does not support {description}; use zarr_format=3", zarr_format=2, feature=feature
-    )
+        return {self.consolidated_key(path): render_zmetadata(self, path, group_documents, documents_below)}
 
 
 # ------------------------------------------------------------------ reading arrays
@@ -188,12 +172,7 @@ def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: S
         checker.add("dimension_separator", f"expected '.' or '/', found {separator!r}")
     filters, compressor = _codec_members(checker)
     checker.raise_problems()
-    try:
-        data_type, serializer, filters = parse_dtype(document["dtype"], filters)
-    except MetadataError as error:
-        checker.add_error("dtype", error)
-        checker.raise_problems()
-        raise
+    data_type, serializer, filters = checker.need("dtype", parse_dtype, document["dtype"], filters)
     codecs: list[Codec] = [serializer]
     if order == "F" and len(shape) > 1:
         codecs.insert(0, fortran_order(len(shape)))
@@ -201,18 +180,13 @@ def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: S
     fill = None
     try:
         fill = parse_fill(data_type, document["fill_value"], stored_dtype(serializer))
-    except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         checker.add("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
     checker.raise_problems()
     keys = ChunkKeyEncoding("v2", separator, "dimension_separator" not in document)
-    spec = ArraySpec(chunks, data_type, fill)
-    try:
-        chain = CodecChain.of(codecs).settle(spec)
-        return ArrayMetadata(shape, data_type, chunks, keys, chain, fill, attributes=attributes, source=source)
-    except ZarrError as error:
-        checker.add_error("", error)
-        checker.raise_problems()
-        raise
+    chain = checker.need("", CodecChain.of(codecs).settle, ArraySpec(chunks, data_type, fill))
+    parsed = shape, data_type, chunks, keys, chain, fill
+    return checker.need("", ArrayMetadata, *parsed, attributes=attributes, source=source)
 
 
 def _codec_members(checker: DocumentChecker) -> tuple[Any, Any]:
@@ -235,16 +209,9 @@ def _parse_codecs(
     configs = [(f"filters[{number}]", config) for number, config in enumerate(filters)]
     if compressor:
         configs.append(("compressor", compressor))
-    codecs: list[Codec] = []
-    for member, config in configs:
-        try:
-            codecs.append(from_numcodecs(config, dtype=stored_dtype(serializer)))
-        except MetadataError as error:
-            checker.add_error(member, error)
-            if isinstance(error, UnknownCodecError):
-                message = str(checker.problems[-1])
-                raise UnknownCodecError(message, codec=error.codec, problems=checker.problems) from error
-    return codecs
+    stored = stored_dtype(serializer)
+    codecs = [checker.attempt(member, from_numcodecs, config, dtype=stored) for member, config in configs]
+    return [codec for codec in codecs if codec is not None]
 
 
 def _has_standard_form(fill: Any, kind: str) -> bool:

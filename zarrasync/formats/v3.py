@@ -24,12 +24,13 @@ from zarrasync.codecs import (
     chain_of,
     parse_codecs,
 )
-from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
+from zarrasync.formats.numpy_documents import numcodecs_config
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
-from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
+from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, parse_key_encoding, with_shape
 from zarrasync.metadata.extensions import StorageTransformer, parse_storage_transformer
-from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs, unsupported
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_grids import Edges, expand_sizes
@@ -54,49 +55,19 @@ def parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: So
     chunks, edges = _parse_grid(checker, document["chunk_grid"], shape)
     names = _parse_dimension_names(checker, document.get("dimension_names"), len(shape))
     transformers = _parse_transformers(checker, document.get("storage_transformers"))
-    keys, data_type, codecs, fill = ChunkKeyEncoding(), None, None, None
-    try:
-        keys = parse_key_encoding(document["chunk_key_encoding"])
-    except MetadataError as error:
-        checker.add_error("chunk_key_encoding", error)
-    try:
-        data_type = dtypes.from_json(document["data_type"])
-    except MetadataError as error:
-        checker.add_error("data_type", error)
-    unknown_codec: UnknownCodecError | None = None
-    try:
-        codecs = parse_codecs(_with_listed_orders(document["codecs"], len(shape)), "$.codecs", checker.key)
-    except MetadataError as error:
-        unknown_codec = error if isinstance(error, UnknownCodecError) else None
-        checker.add_error("codecs", error)
+    keys = checker.attempt("chunk_key_encoding", parse_key_encoding, document["chunk_key_encoding"])
+    data_type = checker.attempt("data_type", dtypes.from_json, document["data_type"])
+    listed = _with_listed_orders(document["codecs"], len(shape))
+    codecs = checker.attempt("codecs", parse_codecs, listed, "$.codecs", checker.key)
+    fill = None
     if data_type is not None:
-        try:
-            fill = _parse_fill(data_type, document["fill_value"])
-        except MetadataError as error:
-            checker.add_error("fill_value", error)
-    if unknown_codec is not None and len(checker.problems) == 1:
-        raise unknown_codec
+        fill = checker.attempt("fill_value", _parse_fill, data_type, document["fill_value"])
     checker.raise_problems()
+    assert keys is not None
     assert data_type is not None
     assert codecs is not None
-    try:
-        return ArrayMetadata(
-            shape,
-            data_type,
-            chunks,
-            keys,
-            codecs,
-            fill,
-            names,
-            edges,
-            transformers,
-            attributes=attributes,
-            source=source,
-        )
-    except ZarrError as error:
-        checker.add_error("", error)
-        checker.raise_problems()
-        raise
+    parsed = shape, data_type, chunks, keys, codecs, fill, names, edges, transformers
+    return checker.need("", ArrayMetadata, *parsed, attributes=attributes, source=source)
 
 
 def _parse_fill(data_type: dtypes.DataType, value: Any) -> Any:
@@ -112,18 +83,6 @@ def refuse_unknown_members(checker: DocumentChecker, members: tuple[str, ...]) -
     for name, value in checker.document.items():
         if name not in known_members and not (isinstance(value, Mapping) and value.get("must_understand") is False):
             checker.add(name, "unknown member without 'must_understand': false")
-
-
-def parse_key_encoding(value: Any) -> ChunkKeyEncoding:
-    """Return the chunk key encoding for a ``chunk_key_encoding`` member or parameter.
-
-    Raises:
-        MetadataError: If the value is invalid.
-    """
-    name, configuration = named_extension(value)
-    if name not in ("default", "v2"):
-        raise MetadataError(f"the chunk key encoding must be 'default' or 'v2', found {value!r}")
-    return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))
 
 
 def _parse_grid(checker: DocumentChecker, value: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Edges | None]:
@@ -263,8 +222,7 @@ class V3(Format):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         deviations = super().deviations(metadata)
-        documents = metadata.source.documents.values() if metadata.source is not None else ()
-        for document in documents:
+        for document in metadata.documents.values():
             if document.get("attributes", {}) is None:
                 deviations.append(("$.attributes", "null is not an object; the node has no attributes"))
             for number, item in enumerate(document.get("codecs", ())):
@@ -296,7 +254,9 @@ class V3(Format):
 
     def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
         chunk_spec = spec if requested.inner_shape is None else spec.replace(shape=requested.inner_shape)
-        filters = [as_codec(_array_form(codec), "filters") for codec in requested.filters]
+        configs = [(codec, numcodecs_config(codec)) for codec in requested.filters]
+        arrays = [codec if config is None else adapt(config, arrays=True) for codec, config in configs]
+        filters = [as_codec(codec, "filters") for codec in arrays]
         compressors = [as_codec(codec, "compressors") for codec in requested.compressors]
         for parameter, codecs, kind in (
             ("filters", filters, ArrayArrayCodec),
@@ -315,7 +275,7 @@ class V3(Format):
             return chain
         return CodecChain.of([ShardingCodec(requested.inner_shape, chain, index_location=requested.index_location)])
 
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         if requested is None or isinstance(requested, ChunkKeyEncoding):
             return requested or ChunkKeyEncoding()
         return parse_key_encoding(requested)
@@ -371,14 +331,6 @@ def _attributes(checker: DocumentChecker) -> dict[str, Any]:
     return {} if attributes is None else checker.attributes(attributes)
 
 
-def _array_form(codec: Any) -> Any:
-    """Return a numcodecs filter as an array -> array codec. Other values are returned unchanged."""
-    config = codec.get_config() if hasattr(codec, "get_config") else codec
-    if isinstance(config, Mapping) and "id" in config:
-        return adapt(config, arrays=True)
-    return codec
-
-
 def _with_plain_byte_order(chain: CodecChain) -> CodecChain:
     """Return the chain with a byte order that the ``bytes`` codec can represent.
 
@@ -418,17 +370,9 @@ def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
     except MetadataError as error:
         raise UnsupportedByFormat(str(error), zarr_format=3, feature="data_type") from error
     if metadata.fill_value is None:
-        raise UnsupportedByFormat(
-            "Zarr format 3 does not support an undefined fill value; pass fill_value",
-            zarr_format=3,
-            feature="fill_value",
-        )
+        raise unsupported(3, "an undefined fill value", "fill_value", "; pass fill_value")
     if metadata.keys.name not in ("default", "v2"):
-        raise UnsupportedByFormat(
-            f"Zarr format 3 does not support the chunk key encoding {metadata.keys.name!r}",
-            zarr_format=3,
-            feature="chunk_key_encoding",
-        )
+        raise unsupported(3, f"the chunk key encoding {metadata.keys.name!r}", "chunk_key_encoding", "")
     document: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",

@@ -219,11 +219,8 @@ def split_points(projection: Projection, grid: Grid) -> list[PointRun] | None:
     """
     source = projection.source
     if projection.point_axes:
-        return (
-            split_walked(projection, grid, projection.point_axes, 0)
-            if len(projection.point_axes) == len(source)
-            else None
-        )
+        has_only_points = len(projection.point_axes) == len(source)
+        return split_walked(projection, grid, projection.point_axes, 0) if has_only_points else None
     array_count = sum(not isinstance(selector, slice) for selector in source)
     if not array_count:
         return None

@@ -271,10 +271,8 @@ def block(key: Any, grid: Grid, shape: Shape) -> Transform:
             first = resolve_integer(value, number, counts)
             last = first + 1
         else:
-            try:
-                first, last, step = value.indices(counts[number])
-            except (TypeError, ValueError) as error:
-                raise SelectionError(f"axis {number}: invalid slice {value}: {error}", shape=counts) from error
+            (_, first, step), count = resolve_slice(value, 0, counts[number], number)
+            last = first + count
             if step != 1:
                 raise SelectionError(
                     f"axis {number}: slices of a block selection must have step 1, found {describe(value)}",

@@ -5,7 +5,7 @@ Indexing a lazy view again composes two transforms. A negative step is a ``Strid
 in ascending order, and placed in descending order.
 
 Chunks are copied axis by axis, but NumPy's indexing rules determine the order of a result's dimensions. The buffer of a
-``Layout`` connects both. Its first dimension is for all axes that are gathered together point by point, if any. One
+``BufferLayout`` connects both. Its first dimension is for all axes that are gathered together point by point, if any. One
 dimension for each remaining array axis follows, with size 1 for an axis with a fixed index.
 
 For example, ``a.oindex[[5, 1], 3, 0:4]`` has the buffer shape (2, 1, 4) and the result shape (2, 4);
@@ -97,9 +97,9 @@ class Transform:
         return math.prod(self.shape)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> BufferLayout:
         """The buffer that elements are copied to, and its conversion to the result."""
-        return Layout.of(self.shape, self.maps)
+        return BufferLayout.of(self.shape, self.maps)
 
     def ranges(self) -> list[int] | None:
         """Return the start, the step and the number of the indices along each array axis, one after the other.
@@ -192,7 +192,7 @@ _FIRST = slice(0, 1, 1)
 
 
 @dataclass(slots=True, eq=False)
-class Layout:
+class BufferLayout:
     """The buffer of a selection.
 
     Attributes:
@@ -220,7 +220,7 @@ class Layout:
     points: tuple[IntArray, ...] = ()
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
+    def of(cls, shape: tuple[int, ...], maps: Sequence[AxisMap]) -> BufferLayout:
         """Return the layout of a transform.
 
         Nearly all transforms consist of integers and ascending slices with dimensions in order. Their layouts are
@@ -266,7 +266,7 @@ class Layout:
         """Return the buffer as the result: a view, or a copy if a dimension of ``newaxis`` is repeated."""
         if self.is_in_order:
             return buffer.reshape(self.shape)
-        order = self._order()
+        order = _order(self.point_dims, self.dims)
         ranks = sorted(range(len(order)), key=order.__getitem__)
         result = buffer.reshape([self.shape[dim] for dim in order]).transpose(ranks)
         result = np.expand_dims(result, tuple(dim for dim in range(len(self.shape)) if dim not in order))
@@ -275,23 +275,20 @@ class Layout:
     def to_buffer(self, result: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a result as the buffer: a view if the strides allow it, otherwise a copy."""
         if not self.is_in_order:
-            order = self._order()
+            order = _order(self.point_dims, self.dims)
             kept = sorted(order)
             # Along a repeated dimension that no axis refers to, the last element counts, as in NumPy.
             result = result[(*(slice(None) if dim in order else -1 for dim in range(len(self.shape))), ...)]
             result = result.transpose([kept.index(dim) for dim in order])
         return result.reshape(self.buffer_shape)
 
-    def _order(self) -> list[int]:
-        """Return the result dimensions in the order of the buffer's dimensions."""
-        return _order(self.point_dims, self.dims)
-
 
 def _order(point_dims: Sequence[int], dims: Sequence[int | None]) -> list[int]:
+    """Return the result dimensions in the order of the buffer's dimensions."""
     return [*point_dims, *(dim for dim in dims if dim is not None)]
 
 
-def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
+def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> BufferLayout:
     """Return the layout of any transform."""
     point_axes = _point_axes(maps)
     point_dims = tuple(sorted({dim for number in point_axes for dim in dims_of(maps[number])}))
@@ -322,7 +319,7 @@ def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
     buffer_shape = tuple(1 if dim is None else shape[dim] for dim in dims)
     if point_axes:
         buffer_shape = (math.prod(points_shape), *buffer_shape)
-    return Layout(
+    return BufferLayout(
         shape,
         buffer_shape,
         tuple(dims),

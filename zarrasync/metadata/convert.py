@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +109,7 @@ def convert_metadata(
                 attributes=properties.attributes,
             )
             target_format.render("a", converted)
+            return converted
         except (UnsupportedByFormat, MetadataError) as error:
             if getattr(error, "feature", "") == "data_type":
                 raise _unsupported_type(source, name, source_format, target_format, error) from error
@@ -115,8 +117,6 @@ def convert_metadata(
                 raise
             notes.append(f"{name}: {error}")
             failure = error
-            continue
-        return converted
     assert failure is not None
     raise failure  # the requested compressors are not supported
 
@@ -212,7 +212,7 @@ def _convert_keys(source: ArrayMetadata, source_format: Format, target_format: F
     """Return the chunk key encoding in the target format. The separator ``/`` is kept: conventions may require it."""
     if source_format.is_same(target_format):
         return source.keys
-    encoding = target_format.key_encoding(None, source.ndim)
+    encoding = target_format.key_encoding(None)
     return replace(encoding, separator="/") if source.keys.separator == "/" else encoding
 
 
@@ -248,13 +248,5 @@ def _portable_codecs(codecs: RequestedCodecs, changes: LayoutChanges) -> Request
 
 def has_same_values(one: ArrayMetadata, other: ArrayMetadata) -> bool:
     """Return whether the stored values of two arrays are interchangeable, including absent ones."""
-    if not is_fill(one.spec.scalar, other.spec.fill_value):
-        return False
-    return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (
-        other.write_chunks,
-        other.edges,
-        other.dtype,
-        other.codecs,
-        other.transformers,
-        other.shape,
-    )
+    values = attrgetter("write_chunks", "edges", "dtype", "codecs", "transformers", "shape")
+    return is_fill(one.spec.scalar, other.spec.fill_value) and bool(values(one) == values(other))

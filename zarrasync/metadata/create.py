@@ -100,7 +100,7 @@ def plan_array(
         array_shape,
         data_type,
         outer,
-        format_.key_encoding(chunk_key_encoding, len(array_shape)),
+        format_.key_encoding(chunk_key_encoding),
         format_.chain(requested, spec),
         fill,
         None if dimension_names is None else tuple(dimension_names),
@@ -173,7 +173,8 @@ def _check_dimension_names(names: Any, shape: tuple[int, ...]) -> None:
 
 
 @cache
-def _parameters() -> tuple[str, ...]:
+def array_parameters() -> tuple[str, ...]:
+    """Return the names of the parameters of new arrays."""
     return tuple(name for name, p in signature(plan_array).parameters.items() if p.kind is p.KEYWORD_ONLY)
 
 
@@ -184,7 +185,7 @@ def check_options(options: Iterable[str]) -> None:
         TypeError: If a name is not a parameter of ``create_array``. The message suggests a similar name.
     """
     for name in options:
-        parameters = _parameters()
+        parameters = array_parameters()
         if name not in parameters:
             hint = suggest(name, parameters, f"the parameters are {', '.join(parameters)}")
             raise TypeError(f"unknown parameter {name!r} for a new array; {hint}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from zarrasync._util import json as _json
 from zarrasync._util.json import without_member
 from zarrasync.codecs import Buffer
-from zarrasync.errors import MetadataError, Problem
+from zarrasync.errors import MetadataError, Problem, UnknownCodecError, ZarrError
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MEMBERS_WITH_TOKENS = ("attributes", "consolidated_metadata", "fill_value", "metadata")
 """Members in which some writers put NaN and Infinity tokens: attributes, fill values, and copies of documents."""
@@ -35,6 +39,7 @@ class DocumentChecker:
         self.data = data = bytes(data)
         self.document = _json.load(without_member(data, without) if without else data, key)
         self.problems: list[Problem] = []
+        self._unknown_codec: UnknownCodecError | None = None
         if b"NaN" not in data and b"Infinity" not in data:
             return
         for name, value in self.document.items():
@@ -47,11 +52,32 @@ class DocumentChecker:
 
     def add_error(self, member: str, error: Exception) -> None:
         """Add the problems of an error from the parser of a member."""
+        if isinstance(error, UnknownCodecError):
+            self._unknown_codec = error
         problems = getattr(error, "problems", ())
         if problems:
             self.problems.extend(problems)
         else:
             self.add(member, str(error))
+
+    def attempt(self, member: str, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of a parser of a member. If it raises an error, add its problems, and return ``None``."""
+        try:
+            return parse(*args, **kwargs)
+        except ZarrError as error:
+            self.add_error(member, error)
+            return None
+
+    def need(self, member: str, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a parser of a member, without which the rest cannot be parsed.
+
+        Raises:
+            MetadataError: If the document has problems.
+        """
+        result = self.attempt(member, parse, *args, **kwargs)
+        self.raise_problems()
+        assert result is not None
+        return result
 
     def require(self, *members: str) -> None:
         """Add a problem for each missing member."""
@@ -85,8 +111,12 @@ class DocumentChecker:
         Raises:
             MetadataError: If the document has problems. The error lists all of them.
         """
-        if self.problems:
-            raise MetadataError.from_problems(self.problems)
+        if not self.problems:
+            return
+        error = MetadataError.from_problems(self.problems)
+        if (unknown := self._unknown_codec) is not None:
+            raise UnknownCodecError(str(error), codec=unknown.codec, problems=self.problems) from unknown
+        raise error
 
 
 def non_finite_tokens(value: Any, location: str) -> Iterator[tuple[str, str]]:
@@ -142,3 +172,15 @@ def named_extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
     if configuration is None:
         return value["name"], {k: v for k, v in value.items() if k == "separator"}
     return (value["name"], configuration) if isinstance(configuration, Mapping) else (None, {})
+
+
+def parse_key_encoding(value: Any) -> ChunkKeyEncoding:
+    """Return the chunk key encoding for a ``chunk_key_encoding`` member or parameter.
+
+    Raises:
+        MetadataError: If the value is invalid.
+    """
+    name, configuration = named_extension(value)
+    if name not in ("default", "v2"):
+        raise MetadataError(f"the chunk key encoding must be 'default' or 'v2', found {value!r}")
+    return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))

@@ -21,6 +21,14 @@ Documents = Mapping[str, Buffer | None]
 Kind = type[ArrayMetadata] | type[GroupMetadata]
 
 
+def unsupported(
+    zarr_format: int | str, description: str, feature: str, remedy: str = "; use zarr_format=3"
+) -> UnsupportedByFormat:
+    """Return the error for a feature that a format does not support."""
+    message = f"Zarr format {zarr_format!r} does not support {description}{remedy}"
+    return UnsupportedByFormat(message, zarr_format=zarr_format, feature=feature)
+
+
 class Format(ABC):
     """A Zarr format: the keys of nodes and chunks, and the translation between metadata and documents.
 
@@ -87,8 +95,7 @@ class Format(ABC):
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
         """Return the location (in JSON path notation) and a message for each tolerated deviation from the specification."""
-        documents = metadata.source.documents.values() if metadata.source is not None else ()
-        return [deviation for document in documents for deviation in non_finite_tokens(document, "$")]
+        return [deviation for document in metadata.documents.values() for deviation in non_finite_tokens(document, "$")]
 
     def root_documents(self) -> dict[str, bytes]:
         """Return the documents that the root of a store needs in addition to the documents of its nodes."""
@@ -141,7 +148,7 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any) -> ChunkKeyEncoding:
         """Return the chunk key encoding of a new array. ``None`` requests the default of the format.
 
         Raises:
@@ -187,11 +194,7 @@ class Format(ABC):
         Raises:
             UnsupportedByFormat: If the format does not support consolidated metadata.
         """
-        raise UnsupportedByFormat(
-            f"Zarr format {self.zarr_format!r} does not support consolidated metadata",
-            zarr_format=self.zarr_format,
-            feature="consolidated_metadata",
-        )
+        raise unsupported(self.zarr_format, "consolidated metadata", "consolidated_metadata", "")
 
     # -------------------------------------------------------------- listing and erasing
 

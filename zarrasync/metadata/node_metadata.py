@@ -64,6 +64,11 @@ class NodeMetadata:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", freeze(self.attributes))
 
+    @property
+    def documents(self) -> Mapping[str, dict[str, Any]]:
+        """The parsed documents that the metadata was read from, by store key; empty for a new node."""
+        return {} if self.source is None else self.source.documents
+
     def __getstate__(self) -> dict[str, Any]:
         # Cached properties are omitted, because bound codecs cannot be pickled.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}

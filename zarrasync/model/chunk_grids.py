@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,40 +25,6 @@ MAX_LISTED_CHUNKS = 1 << 20
 """The maximum number of chunks along an axis with listed sizes."""
 
 
-class GridAxis(Protocol):
-    """One axis of a chunk grid."""
-
-    @property
-    def extent(self) -> int:
-        """The number of elements."""
-        ...
-
-    @property
-    def nchunks(self) -> int:
-        """The number of chunks; 0 if the extent is 0."""
-        ...
-
-    def start(self, chunk: int) -> int:
-        """Return the first index of a chunk."""
-        ...
-
-    def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the first index of each chunk."""
-        ...
-
-    def size(self, chunk: int) -> int:
-        """Return the stored size of a chunk, which may extend beyond the array."""
-        ...
-
-    def find(self, index: int) -> int:
-        """Return the chunk that contains an index."""
-        ...
-
-    def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the chunk that contains each index."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RegularAxis:
     """Axis with chunks of one size. The last chunk may extend beyond the array."""
@@ -68,21 +34,27 @@ class RegularAxis:
 
     @property
     def nchunks(self) -> int:
+        """The number of chunks; 0 if the extent is 0."""
         return -(-self.extent // self.chunk) if self.extent else 0
 
     def start(self, chunk: int) -> int:
+        """Return the first index of a chunk."""
         return chunk * self.chunk
 
     def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the first index of each chunk."""
         return chunks * self.chunk
 
     def size(self, chunk: int) -> int:
+        """Return the stored size of a chunk, which may extend beyond the array."""
         return self.chunk
 
     def find(self, index: int) -> int:
+        """Return the chunk that contains an index."""
         return index // self.chunk
 
     def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the chunk that contains each index."""
         return indices // self.chunk
 
 
@@ -99,22 +71,32 @@ class ListedAxis:
 
     @property
     def nchunks(self) -> int:
+        """The number of chunks; 0 if the extent is 0."""
         return self.find(self.extent - 1) + 1 if self.extent else 0
 
     def start(self, chunk: int) -> int:
+        """Return the first index of a chunk."""
         return int(self._starts[chunk])
 
     def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the first index of each chunk."""
         return self._starts[chunks]
 
     def size(self, chunk: int) -> int:
+        """Return the stored size of a chunk, which may extend beyond the array."""
         return self.edges[chunk]
 
     def find(self, index: int) -> int:
+        """Return the chunk that contains an index."""
         return int(np.searchsorted(self._starts, index, "right")) - 1
 
     def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the chunk that contains each index."""
         return np.searchsorted(self._starts, indices, "right") - 1
+
+
+GridAxis: TypeAlias = RegularAxis | ListedAxis
+"""One axis of a chunk grid."""
 
 
 @dataclass(frozen=True, slots=True)

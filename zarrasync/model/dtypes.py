@@ -23,22 +23,8 @@ from zarrasync._util.advice import suggest
 from zarrasync._util.json import to_plain
 from zarrasync.errors import MetadataError
 
-CORE = {
-    "bool": "?",
-    "int8": "i1",
-    "int16": "i2",
-    "int32": "i4",
-    "int64": "i8",
-    "uint8": "u1",
-    "uint16": "u2",
-    "uint32": "u4",
-    "uint64": "u8",
-    "float16": "f2",
-    "float32": "f4",
-    "float64": "f8",
-    "complex64": "c8",
-    "complex128": "c16",
-}  # fmt: skip
+CORE = tuple(np.dtype(code).name for code in "?bhiqBHIQefdFD")
+"""bool, int8 to int64, uint8 to uint64, float16 to float64, complex64 and complex128, which NumPy has under the same names."""
 
 SMALL_FLOATS = (
     "bfloat16",
@@ -272,7 +258,7 @@ def from_json(value: Any) -> DataType:
     """
     if isinstance(value, str):
         if value in CORE:
-            return DataType(value, np.dtype(CORE[value]))
+            return DataType(value, np.dtype(value))
         if value in _VARIABLE:
             return _VARIABLE[value]
         if value in NAMED:
@@ -359,7 +345,7 @@ NAMED: dict[str, Callable[[str], DataType]] = {
     **dict.fromkeys(_SMALL_INTEGERS, _small_integer),
     **{f"complex_{part}": _complex for part in (*SMALL_FLOATS, "float16", "float32", "float64")},
 }
-_COMMON = ("string", "bytes", *(np.dtype(code).name for code in "?bhilqBHILQefdFD"))
+_COMMON = ("string", "bytes", *CORE)
 """Names to suggest for an unknown data type."""
 _registered: dict[str, Callable[[Mapping[str, Any]], DataType]] = {}
 

@@ -26,7 +26,7 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store, stored_coords
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection
-from zarrasync.nodes.walk import Listings, nodes_below, walk, walk_listed, warn_of_failures
+from zarrasync.nodes.walk import Listings, walk, walk_listed, warn_of_failures
 from zarrasync.stores import Store, resolve
 
 N = TypeVar("N", bound=AsyncArray | AsyncGroup)
@@ -88,7 +88,9 @@ async def all_members(group: AsyncGroup) -> list[tuple[str, AsyncArray | AsyncGr
         ZarrError: If a node cannot be read.
     """
     handle = handle_of(group)
-    nodes = await run_on_store(partial(nodes_below, handle, None), handle.store)
+    nodes, failures = await run_on_store(partial(walk, handle, None), handle.store)
+    for failure in failures.values():
+        raise failure
     return [(path, make_node(handle.child(path), metadata)) for path, metadata in nodes]
 
 
@@ -171,7 +173,8 @@ async def positions_of(array: AsyncArray, queries: Mapping[str, Query]) -> dict[
     Raises:
         LabelError: If a coordinate or a label does not exist.
     """
-    return await array._positions(queries)
+    wanted = await array._wanted(queries)
+    return await array._coordinates.positions(wanted, handle_of(array).format)
 
 
 def array_of(selection: AsyncSelection) -> AsyncArray:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import islice
 from operator import contains
@@ -28,6 +28,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.errors import ShapeError, StoreError, WriteConflictError
 from zarrasync.indexing import parse
+from zarrasync.indexing.regions import clip
 from zarrasync.indexing.transform import Stride, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
@@ -85,13 +86,8 @@ async def _erase_beyond(
     Chunks at the new edge are rewritten first, because writing fails more often than erasing, and an early failure keeps
     more data. With ``whole_first`` they are rewritten last, because the store may be full.
     """
-    chunks = chunks_at(handle, present)
-    if whole_first:
-        await _erase_outside(chunks, target)
-        await _clear_edges(chunks, target)
-    else:
-        await _clear_edges(chunks, target)
-        await _erase_outside(chunks, target)
+    for step in (_erase_outside, _clear_edges) if whole_first else (_clear_edges, _erase_outside):
+        await step(chunks_at(handle, present), target)
 
 
 async def _erase_outside(chunks: Chunks, target: ArrayMetadata) -> None:
@@ -145,11 +141,7 @@ async def _stored_parts(chunks: Chunks, box: tuple[slice, ...]) -> list[tuple[sl
     if math.prod(map(len, touched)) <= _BATCH or not chunks.store.listable:
         return [box]
     stored = [coords for coords in await stored_coords(chunks) if all(map(contains, touched, coords))]
-    return [tuple(map(_overlap, box, grid.box(coords))) for coords in stored]
-
-
-def _overlap(one: slice, other: slice) -> slice:
-    return slice(max(one.start, other.start), min(one.stop, other.stop))
+    return [clip(box, grid.box(coords)) for coords in stored]
 
 
 # ------------------------------------------------------------------ pending notes
@@ -197,7 +189,8 @@ class Append:
     def __init__(self, cell: Cell, values: npt.NDArray[Any], axis: int) -> None:
         self._cell, self._values, self._axis = cell, values, axis
         self._handle, self._count = cell.handle, values.shape[axis]
-        self._undo_step: Callable[[], Awaitable[None]] | None = None
+        self.undo: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Undoes what an append that failed or was cancelled has stored. A thread may have completed all of it."""
 
     async def run(self) -> None:
         """Append the values.
@@ -211,25 +204,15 @@ class Append:
         else:
             await self.write_then_grow()
 
-    @property
-    def needs_undo(self) -> bool:
-        """Whether anything was stored that a failed append must undo."""
-        return self._undo_step is not None
-
-    async def undo(self) -> None:
-        """Undo the writes of an append that failed or was cancelled. A thread may have completed all of them."""
-        if self._undo_step is not None:
-            await self._undo_step()
-
     async def reserve_then_write(self) -> None:
         """Store the longer shape, then write the values to its new rows."""
 
         def on_reserved(start: int) -> None:
-            self._undo_step = partial(give_back_rows, self._cell, self._axis, start, start + self._count)
+            self.undo = partial(give_back_rows, self._cell, self._axis, start, start + self._count)
 
         start = await reserve_rows(self._cell, self._axis, self._values.shape, on_reserved=on_reserved)
         await self._write(self._cell.metadata, self._cell.metadata, start)
-        self._undo_step = partial(self._give_back_written, start)
+        self.undo = partial(self._give_back_written, start)
 
     async def _give_back_written(self, start: int) -> None:
         """Give back rows that contain values, unless other writers have appended after them."""
@@ -251,13 +234,13 @@ class Append:
             check_append(chunks_at(handle, present), grown, axis, start, start + self._count)
             await erase_pending(handle, present)
             await _set_pending(handle, _pending_note(grown))
-            self._undo_step = partial(self._withdraw, grown, 0)
+            self.undo = partial(self._withdraw, grown, 0)
             await self._write(present, grown, start)
             return grown
 
         def on_stored() -> None:
             assert grown is not None
-            self._undo_step = partial(self._withdraw, grown, self._count)
+            self.undo = partial(self._withdraw, grown, self._count)
 
         await self._cell.change(write_and_grow, on_stored=on_stored)
         assert grown is not None
@@ -346,7 +329,7 @@ async def reserve_rows(
         first_row = present.shape[axis] if start is None else start
         if is_end and first_row != present.shape[axis]:
             raise WriteConflictError(
-                f"{cell.handle.name} in {cell.handle.store!r} has {present.shape[axis]} rows now, and not {first_row}, because "
+                f"{cell.handle.place} has {present.shape[axis]} rows now, and not {first_row}, because "
                 "another writer has changed its length; repeat the call",
                 key=cell.handle.document_key,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from operator import index
 from typing import Any
 
@@ -16,12 +16,11 @@ from zarrasync import transfer
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync.codecs import Codec
-from zarrasync.display import html
 from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
-from zarrasync.indexing.labels import LabelMethod, Position
-from zarrasync.indexing.transform import Transform, identity
+from zarrasync.indexing.labels import LabelMethod
+from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
@@ -30,16 +29,15 @@ from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import Labelled, parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import CoordinateCache, Labelled, parse_queries, selected, wanted_axes
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
-from zarrasync.nodes.like_numpy import NotAwaited
 from zarrasync.nodes.node import NodeHandle, call_method, run_on_store, stored_coords, stored_sizes
-from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
+from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray
 from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
 
-class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
+class AsyncArray(SelectedArray, AsyncNode[ArrayMetadata]):
     """An N-dimensional array of chunks in a store.
 
     Indexing returns a lazy ``AsyncSelection``, which is read when it is awaited. Arrays are returned by ``open_array``,
@@ -55,48 +53,15 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     _cached_chunks: transfer.Chunks | None = None
     """The chunks for the metadata of the last call, reused while the metadata is the same object."""
     _cached_decoded: AsyncDecodedArray | None = None
-    _decoding: None = None
+    _decoding: None = None  # pyright: ignore[reportIncompatibleMethodOverride]  # each read asks for it, without a call
     """Indexing returns stored numbers; see ``decoded``."""
 
     # -------------------------------------------------------------- properties
 
     @property
-    def metadata(self) -> ArrayMetadata:
-        """The array's metadata."""
-        return self._cell.metadata
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each axis."""
-        return self._cell.metadata.shape
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of the elements in memory, in native byte order."""
         return self._cell.metadata.dtype.numpy
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self._cell.metadata.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._cell.metadata.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all elements in memory, in bytes."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
-
-        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes``.
-        """
-        return self._cell.metadata.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
@@ -135,11 +100,6 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         return self._cell.metadata.inner_codecs.bytes_bytes
 
     @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
-        return self._cell.metadata.dimension_names
-
-    @property
     def cdata_shape(self) -> tuple[int, ...]:
         """The number of chunks (inner chunks if the array is sharded) along each axis."""
         return self._cell.metadata.read_grid.shape
@@ -168,16 +128,8 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """A summary of the metadata. Makes no requests."""
         return array_info(self._cell.metadata, self.name, self.store, self.zarr_format)
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("an array without dimensions has no length")
-        return self.shape[0]
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._cell.metadata.dtype.numpy} {self.store!r}>"
-
-    def _repr_html_(self) -> str:
-        return html.array(self._cell.metadata, self.info.items, self.name)
 
     def _portable_handle(self) -> NodeHandle:
         handle = self._cell.handle
@@ -193,17 +145,6 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         return chunks
 
     # -------------------------------------------------------------- selecting
-
-    @property
-    def view(self) -> AsyncSelection:
-        """The whole array as a lazy selection.
-
-        Example:
-            >>> array = await za.create_array({}, data=np.arange(8))
-            >>> array.view[2:5].shape
-            (3,)
-        """
-        return AsyncSelection(self, identity(self.shape))
 
     @property
     def decoded(self) -> AsyncDecodedArray:
@@ -222,32 +163,6 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             self._cached_decoded = decoded_at(self, self._cell.handle)
         return self._cached_decoded
 
-    def __getitem__(self, key: Any) -> AsyncSelection:
-        return select(self, key)
-
-    @property
-    def oindex(self) -> Accessor:
-        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently.
-
-        Example:
-            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
-            >>> await array.oindex[[0, 2], [0, 1]]
-            array([[0, 1],
-                   [6, 7]])
-        """
-        return self.view.oindex
-
-    @property
-    def vindex(self) -> Accessor:
-        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape.
-
-        Example:
-            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
-            >>> await array.vindex[[0, 2], [0, 1]]
-            array([0, 7])
-        """
-        return self.view.vindex
-
     @property
     def blocks(self) -> Accessor:
         """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates.
@@ -260,6 +175,11 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         return Accessor(self.view, partial(_parse_block, self._cell.metadata))
 
     # -------------------------------------------------------------- selecting by coordinates
+
+    @cached_property
+    def _coordinates(self) -> CoordinateCache:
+        """The coordinates that ``sel`` has read, until the array is refreshed."""
+        return CoordinateCache(self.store, self.path.rpartition("/")[0])
 
     async def sel(
         self,
@@ -310,10 +230,6 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         positions = await self._coordinates.positions(wanted, self._cell.handle.format)
         axes = self._coordinates.axes(self.basename, self._cell.metadata)
         return selected(self.decoded if decode else self, axes, positions, wanted)
-
-    async def _positions(self, queries: Mapping[str, Query]) -> dict[str, Position]:
-        """Return the positions that labels select, by dimension. Raises the errors of ``sel``."""
-        return await self._coordinates.positions(await self._wanted(queries), self._cell.handle.format)
 
     async def _wanted(self, queries: Mapping[str, Query]) -> dict[str, Labelled]:
         """Return the axes that labels select, by coordinate. Raises the errors of ``sel``."""
@@ -374,27 +290,6 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         }
 
     # -------------------------------------------------------------- reading and writing
-
-    async def getitem(self, selection: Any) -> npt.NDArray[Any]:
-        """Read ``array[selection]`` with NumPy's indexing rules.
-
-        Args:
-            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
-
-        Returns:
-            As ``AsyncSelection.read``.
-
-        Raises:
-            SelectionError: If the selection does not fit the array.
-            CodecError: If a chunk is damaged.
-            StoreError: If the store failed.
-
-        Example:
-            >>> array = await za.create_array({}, data=np.arange(8))
-            >>> await array.getitem(slice(2, 5))
-            array([2, 3, 4])
-        """
-        return await self[selection].read()
 
     async def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
         """Write ``array[selection] = value`` with NumPy's indexing rules.
@@ -741,7 +636,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         try:
             await run_on_store(append.run, self.store)
         except BaseException:
-            if append.needs_undo:
+            if append.undo is not None:
                 await run_cleanup(partial(run_on_store, append.undo, self.store))
             raise
         return self.shape

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
-from types import TracebackType
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from zarrasync._concurrency import clock
@@ -15,12 +13,10 @@ from zarrasync._concurrency.backoff import ConflictBackoff
 from zarrasync._concurrency.cancel import shielded
 from zarrasync._util.json import is_same_document
 from zarrasync.config import Config
-from zarrasync.display.info import Info
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.nodes.consolidated_updates import update_copies
-from zarrasync.nodes.coordinates import CoordinateCache
 from zarrasync.nodes.documents import put_documents, wrong_kind
 from zarrasync.nodes.find import load_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
@@ -167,17 +163,10 @@ def _changed(before: SourceDocuments, rendered: Mapping[str, bytes]) -> dict[str
     }
 
 
-class AsyncNode(ABC, Generic[M]):
-    """Base class of arrays and groups."""
+class NodeProperties:
+    """What nodes and decoded arrays have in common: their place, their attributes, and a store to close."""
 
-    def __init__(self, handle: NodeHandle, metadata: M) -> None:
-        self._cell: MetadataCell[M] = MetadataCell(handle, metadata)
-
-    @cached_property
-    def _coordinates(self) -> CoordinateCache:
-        """The coordinates that ``sel`` has read, until the node is refreshed."""
-        group = self.path if isinstance(self._cell.metadata, GroupMetadata) else self.path.rpartition("/")[0]
-        return CoordinateCache(self.store, group)
+    _cell: MetadataCell[Any]
 
     @property
     def store(self) -> Store:
@@ -195,19 +184,44 @@ class AsyncNode(ABC, Generic[M]):
         return self._cell.handle.name
 
     @property
-    def basename(self) -> str:
-        """The last part of the path."""
-        return self._cell.handle.basename
-
-    @property
     def config(self) -> Config:
         """The settings that applied when the node was opened."""
         return self._cell.handle.config
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """The attributes. The mapping is read-only; change attributes with ``update_attributes``."""
-        return self._cell.metadata.attributes
+        """The attributes. The mapping is read-only; change attributes with ``update_attributes`` of the node."""
+        attributes: Mapping[str, Any] = self._cell.metadata.attributes
+        return attributes
+
+    async def close(self) -> None:
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> async with await za.create_group({}) as group:
+            ...     _ = await group.create_array("t", shape=(2,), dtype="i4")
+        """
+        await run_on_store(self.store.close, self.store)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class AsyncNode(NodeProperties, Generic[M]):
+    """Base class of arrays and groups."""
+
+    _cell: MetadataCell[M]
+
+    def __init__(self, handle: NodeHandle, metadata: M) -> None:
+        self._cell = MetadataCell(handle, metadata)
+
+    @property
+    def basename(self) -> str:
+        """The last part of the path."""
+        return self._cell.handle.basename
 
     @property
     def read_only(self) -> bool:
@@ -218,11 +232,6 @@ class AsyncNode(ABC, Generic[M]):
     def zarr_format(self) -> int | str:
         """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
         return self._cell.handle.format.zarr_format
-
-    @property
-    @abstractmethod
-    def info(self) -> Info:
-        """A summary of the metadata. Makes no requests."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handle": self._portable_handle(), "metadata": self._cell.metadata}
@@ -306,22 +315,3 @@ class AsyncNode(ABC, Generic[M]):
         """
         if await run_on_store(partial(self._cell.refresh, max_age), self.store):
             vars(self).pop("_coordinates", None)
-
-    # -------------------------------------------------------------- closing
-
-    async def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> async with await za.create_group({}) as group:
-            ...     _ = await group.create_array("t", shape=(2,), dtype="i4")
-        """
-        await run_on_store(self.store.close, self.store)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

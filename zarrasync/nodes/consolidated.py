@@ -205,8 +205,8 @@ async def replace_copies(
     Raises:
         WriteConflictError: If other writers kept changing the copies.
     """
-    copies_key = format_.consolidated_key(path)
-    keys = list(dict.fromkeys(key for key in (copies_key, *format_.document_keys(path)) if key is not None))
+    copies_key, group_keys = format_.consolidated_key(path), format_.document_keys(path)
+    keys = list(dict.fromkeys(key for key in (copies_key, *group_keys) if key is not None))
     backoff = ConflictBackoff(config.total_timeout, f"the consolidated metadata of /{path} in {store!r}")
     async with store.lock(keys[0]):
         while True:
@@ -217,27 +217,15 @@ async def replace_copies(
                 return {}
             stored = values[keys[0]]
             version = (ABSENT if stored is None else stored.version) if store.conditional else None
+            below = {key: data for key, data in copies.below.items() if key not in group_keys}
+            rendered = format_.render_consolidated(path, copies.own, below)
             try:
-                return await _put_copies(store, format_, path, group_documents, copies, version)
+                for key, data in rendered.items():
+                    if group_documents.get(key) != data:
+                        await store.put(key, data, if_version=version)
+                return rendered
             except WriteConflictError as conflict:
                 await backoff.after(conflict)
             except ConditionsUnsupported:
                 if store.conditional:
                     raise
-
-
-async def _put_copies(
-    store: Store,
-    format_: Format,
-    path: str,
-    group_documents: Mapping[str, bytes],
-    copies: ConsolidatedCopies,
-    version: object,
-) -> Mapping[str, bytes]:
-    group_keys = set(format_.document_keys(path))
-    below = {key: data for key, data in copies.below.items() if key not in group_keys}
-    rendered = format_.render_consolidated(path, copies.own, below)
-    for key, data in rendered.items():
-        if group_documents.get(key) != data:
-            await store.put(key, data, if_version=version)
-    return rendered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -63,10 +63,9 @@ async def create_node(
     while True:
         is_conditional = handle.store.conditional and not overwrite
         creation = _Creation(handle, metadata, documents, overwrite, erase_leftovers, is_conditional)
-        surroundings = await _probe(creation)
-        _refuse_conflicts(creation, surroundings)
+        missing, is_empty = await _refuse_conflicts(creation)
         try:
-            await _write(creation, surroundings)
+            await _write(creation, missing, is_empty=is_empty)
         except ConditionsUnsupported:
             if handle.store.conditional:
                 raise
@@ -78,7 +77,7 @@ async def check_creatable(handle: NodeHandle, metadata: Metadata, *, overwrite: 
     """Raise the errors about existing nodes and values that ``create_node`` raises. Nothing is written."""
     handle.format.check_path(handle.path)
     creation = _Creation(handle, metadata, {}, overwrite, erase_leftovers=False, is_conditional=False)
-    _refuse_conflicts(creation, await _probe(creation))
+    await _refuse_conflicts(creation)
 
 
 def _new_documents(handle: NodeHandle, metadata: Metadata, *, overwrite: bool) -> dict[str, bytes]:
@@ -137,100 +136,63 @@ def _possible_formats(format_: Format) -> list[Format]:
     return [format_, *(other for other in others if format_.entry_point not in other.document_keys(""))]
 
 
-# ------------------------------------------------------------------ probe
+# ------------------------------------------------------------------ look for conflicts
 
 
-@dataclass
-class _Surroundings:
-    """Existing nodes and values around the path of a new node.
+async def _refuse_conflicts(creation: _Creation) -> tuple[list[str], bool]:
+    """Look up the nodes at and above the path, with one batch of requests.
 
-    Attributes:
-        occupant: The node at the path. ``None`` if no node exists or it was not looked up.
-        ancestors: The node at each path above, or ``None`` if no node exists there.
-        has_members: Whether nodes exist below the path, which make it an implicit group.
-        is_empty: Whether a listing found no keys below the path.
-        unclear_keys: Keys below the path that would be erased, although they may not remain from a Zarr node.
-        other_files: Keys below the path that are not part of any Zarr node.
+    Returns:
+        The paths above the node at which no node exists, and whether no keys are below the path of a replaced node.
+
+    Raises:
+        NodeExistsError: If a node exists that must not be replaced, or values that may not remain from a Zarr node.
+        NodeTypeError: If a node cannot be created below one of those above.
     """
-
-    occupant: FoundNode | None = None
-    ancestors: dict[str, FoundNode | None] = field(default_factory=dict)
-    has_members: bool = False
-    is_empty: bool = False
-    unclear_keys: list[str] = field(default_factory=list)
-    other_files: list[str] = field(default_factory=list)
-
-
-async def _probe(creation: _Creation) -> _Surroundings:
-    handle = creation.handle
-    surroundings = await _probe_paths(creation)
-    if surroundings.occupant is not None:
-        return surroundings
-    if creation.overwrite:
-        await _find_unclear_keys(handle, surroundings)
-    elif isinstance(creation.metadata, ArrayMetadata) and handle.format.implicit_groups:
-        with suppress(UnsupportedOperation):
-            surroundings.has_members = bool(await handle.children())
-    return surroundings
-
-
-async def _probe_paths(creation: _Creation) -> _Surroundings:
-    """Look up the nodes at and above the path, with one batch of requests."""
-    handle, ancestors = creation.handle, creation.ancestors
+    handle, ancestors, is_empty = creation.handle, creation.ancestors, False
     paths = ancestors if creation.is_found_by_writing else [handle.path, *ancestors]
     try:
         nodes = await find_all(handle.without_consolidated(), paths, creation.formats, strict=False)
     except EntryPointFound:  # of another format
         if handle.path or not creation.overwrite:
             raise
-        return _Surroundings()
+        nodes = [None]
     occupant = None if creation.is_found_by_writing else nodes.pop(0)
-    return _Surroundings(occupant, dict(zip(ancestors, nodes, strict=True)))
-
-
-async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) -> None:
-    """Add the keys below a path without a node.
-
-    If keys exist that are not part of any Zarr node, other keys may also belong to the user, even if they look like
-    chunk keys.
-    """
-    try:
-        listed = [await handle.store.list_prefix(prefix) for prefix in handle.format.erase_prefixes(handle.path)]
-    except UnsupportedOperation:
-        return
-    keys = sorted(key for keys in listed for key in keys if not is_of_job(key))
-    surroundings.is_empty = not keys
-    surroundings.other_files = [key for key in keys if not formats.may_be_zarr(key)]
-    if surroundings.other_files:
-        surroundings.unclear_keys = [key for key in keys if formats.may_be_zarr(key)]
-
-
-# ------------------------------------------------------------------ refuse
-
-
-def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
-    """Raise an error if existing nodes or values conflict with a new node."""
-    handle = creation.handle
-    if surroundings.occupant is not None and not creation.overwrite:
-        raise _occupied(handle, surroundings.occupant)
-    if surroundings.has_members:
-        raise NodeExistsError(
-            f"{handle.name} in {handle.store!r} is a group: nodes exist below it; pass overwrite=True to replace it",
-            path=handle.path,
-            store=repr(handle.store),
-        )
-    if surroundings.unclear_keys:
-        keys, other_files = surroundings.unclear_keys, surroundings.other_files
-        raise NodeExistsError(
-            f"cannot overwrite {handle.name} in {handle.store!r}: no Zarr node exists there, and "
-            f"{counted(len(keys), 'value')} would be erased ({', '.join(keys[:3])}), which may belong to other files "
-            f"({', '.join(other_files[:3])}); erase or move them, or use another path",
-            path=handle.path,
-            store=repr(handle.store),
-        )
-    for path, node in surroundings.ancestors.items():
+    if occupant is not None and not creation.overwrite:
+        raise _occupied(handle, occupant)
+    if occupant is None and creation.overwrite:
+        is_empty = await _refuse_unclear_keys(handle)
+    elif occupant is None and isinstance(creation.metadata, ArrayMetadata) and handle.format.implicit_groups:
+        with suppress(UnsupportedOperation):
+            if await handle.children():
+                message = f"{handle.place} is a group: nodes exist below it; pass overwrite=True to replace it"
+                raise handle.exists_error(message)
+    found = dict(zip(ancestors, nodes, strict=True))
+    for path, node in found.items():
         if node is not None:
             _refuse_ancestor(handle, path, node)
+    return [path for path, node in found.items() if node is None], is_empty
+
+
+async def _refuse_unclear_keys(handle: NodeHandle) -> bool:
+    """Raise an error about keys below a path without a node if it is unclear whether they belong to Zarr.
+
+    If keys exist that are not part of any Zarr node, other keys may also belong to the user, even if they look like
+    chunk keys. Returns whether a listing found no keys.
+    """
+    try:
+        keys = sorted(key for key in await handle.list_keys() if not is_of_job(key))
+    except UnsupportedOperation:
+        return False
+    other_files = [key for key in keys if not formats.may_be_zarr(key)]
+    unclear = [key for key in keys if formats.may_be_zarr(key)]
+    if other_files and unclear:
+        raise handle.exists_error(
+            f"cannot overwrite {handle.place}: no Zarr node exists there, and "
+            f"{counted(len(unclear), 'value')} would be erased ({', '.join(unclear[:3])}), which may belong to other files "
+            f"({', '.join(other_files[:3])}); erase or move them, or use another path"
+        )
+    return not keys
 
 
 def _refuse_ancestor(handle: NodeHandle, path: str, node: FoundNode) -> None:
@@ -257,27 +219,22 @@ def _occupied(handle: NodeHandle, occupant: FoundNode) -> NodeExistsError:
     kind = "an array" if isinstance(occupant.metadata, ArrayMetadata) else "a group"
     if not occupant.format.is_same(handle.format):
         kind += f" of Zarr format {occupant.format.zarr_format!r}"
-    return NodeExistsError(
-        f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True to replace it",
-        path=handle.path,
-        store=repr(handle.store),
-    )
+    return handle.exists_error(f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True to replace it")
 
 
 # ------------------------------------------------------------------ write
 
 
-async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
+async def _write(creation: _Creation, missing: Sequence[str], *, is_empty: bool) -> None:
     """Erase the replaced node, then store the documents of the new node and of missing groups above it."""
     handle, documents = creation.handle, dict(creation.documents)
-    if creation.overwrite and (not surroundings.is_empty or handle.consolidated is not None):
+    if creation.overwrite and (not is_empty or handle.consolidated is not None):
         await erase_node(handle)
     elif creation.erase_leftovers and isinstance(creation.metadata, ArrayMetadata):
         await _erase_leftovers(handle, creation.metadata)
-    missing = [path for path, node in surroundings.ancestors.items() if node is None]
     if not handle.format.implicit_groups:
         documents.update(await _create_groups(handle, missing))
-    await _put_new(creation, creation.documents)
+    await _put_new(creation)
     await update_copies(handle, documents, new_groups=missing)
 
 
@@ -311,9 +268,9 @@ async def _create_groups(handle: NodeHandle, paths: Sequence[str]) -> dict[str, 
     return stored
 
 
-async def _put_new(creation: _Creation, documents: Mapping[str, bytes]) -> None:
+async def _put_new(creation: _Creation) -> None:
     """Store the documents of a new node. The document that makes it exist is stored last, after its attributes."""
-    handle, is_conditional = creation.handle, creation.is_conditional
+    handle, documents, is_conditional = creation.handle, creation.documents, creation.is_conditional
     marker = handle.format.document_keys(handle.path, type(creation.metadata))[0]
     others = {key: documents[key] for key in handle.format.document_keys(handle.path) if key in documents}
     last = {key: data for key, data in documents.items() if key == marker or key not in others}

@@ -11,7 +11,7 @@ from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import checked_attributes
-from zarrasync.model.paths import join, normalize_path
+from zarrasync.model.paths import ancestors, join, normalize_path
 from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated_updates import update_copies
@@ -50,11 +50,9 @@ async def create_levels(
         if path and is_root_last:
             return without_copies.at(join(root.path, parent_path)).child(name)
         parent = created.get(parent_path) if path else None
-        return (
-            handle_of(parent).child(name)
-            if isinstance(parent, AsyncGroup)
-            else without_copies.at(join(root.path, path))
-        )
+        if isinstance(parent, AsyncGroup):
+            return handle_of(parent).child(name)
+        return without_copies.at(join(root.path, path))
 
     async def update() -> None:
         keys = [key for place in places for key in root.format.document_keys(place)]
@@ -109,9 +107,7 @@ async def plan_hierarchy(root: NodeHandle, nodes: Mapping[str, Mapping[str, Any]
     if len(plan) != len(nodes):
         raise NodeExistsError("two of the paths refer to the same node")
     for path in list(plan):
-        parent = path
-        while parent:
-            parent = parent.rpartition("/")[0]
+        for parent in ancestors(path):
             if _is_array(plan.setdefault(parent, {})):
                 raise NodeExistsError(f"{path!r} cannot be created below the array {parent!r}", path=path)
     for path, options in plan.items():
@@ -191,7 +187,5 @@ def check_array_paths(group: NodeHandle, paths: Iterable[str]) -> None:
             raise NodeExistsError(f"two of the paths refer to {normalized!r}", path=normalized)
         checked.add(normalized)
     for path in checked:
-        parent = path
-        while parent := parent.rpartition("/")[0]:
-            if parent in checked:
-                raise NodeExistsError(f"{path!r} cannot be created below the array {parent!r}", path=path)
+        if (parent := next((above for above in ancestors(path) if above in checked), None)) is not None:
+            raise NodeExistsError(f"{path!r} cannot be created below the array {parent!r}", path=path)

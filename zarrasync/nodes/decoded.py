@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync.config import Config
-from zarrasync.display import html
 from zarrasync.display.info import Info, decoded_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.labels import LabelMethod
-from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_attributes import parents_of_bounds
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_flags import STRINGS
 from zarrasync.metadata.conventions.registry import encoding_of, may_be_bounds, parent_of
 from zarrasync.metadata.format import Format
-from zarrasync.nodes.like_numpy import NotAwaited
+from zarrasync.nodes.base import MetadataCell
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
-from zarrasync.stores import Store
+from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class Decoding:
         return self.encoding.encode(values, variable=name, hint="write stored numbers to the array itself")
 
 
-class AsyncDecodedArray(NotAwaited):
+class AsyncDecodedArray(SelectedArray):
     """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
 
     Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
@@ -140,9 +135,13 @@ class AsyncDecodedArray(NotAwaited):
         self._cached: tuple[ArrayMetadata, Decoding] | None = None
 
     @property
+    def _cell(self) -> MetadataCell[ArrayMetadata]:  # type: ignore[override]  # the one of the stored array
+        return self.stored._cell  # type: ignore[no-any-return]
+
+    @property
     def _decoding(self) -> Decoding:
         """How numbers become values, by the present attributes."""
-        metadata = self.stored.metadata
+        metadata = self.metadata
         if self._cached is None or self._cached[0] is not metadata:
             encoding = encoding_of(metadata, self._format, self._parent)
             self._cached = metadata, Decoding(encoding, self._masked, self._flag_names)
@@ -171,7 +170,7 @@ class AsyncDecodedArray(NotAwaited):
             ['land', 'sea']
         """
         if flag_names:
-            self._decoding.encoding.flag_names(np.empty(0, self.stored.metadata.dtype.numpy))
+            self._decoding.encoding.flag_names(np.empty(0, self.metadata.dtype.numpy))
         return AsyncDecodedArray(self.stored, self._format, self._parent, masked=masked, flag_names=flag_names)
 
     # -------------------------------------------------------------- properties
@@ -180,41 +179,6 @@ class AsyncDecodedArray(NotAwaited):
     def stored(self) -> Any:
         """The array of stored numbers."""
         return self._stored
-
-    @property
-    def metadata(self) -> ArrayMetadata:
-        """The metadata of the stored array."""
-        return self.stored.metadata  # type: ignore[no-any-return]
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the stored array."""
-        return self.metadata.attributes
-
-    @property
-    def store(self) -> Store:
-        """The store that contains the array."""
-        return self.stored.store  # type: ignore[no-any-return]
-
-    @property
-    def config(self) -> Config:
-        """The settings that applied when the array was opened."""
-        return self.stored.config  # type: ignore[no-any-return]
-
-    @property
-    def path(self) -> str:
-        """The path in the store, without leading and trailing slashes."""
-        return self.stored.path  # type: ignore[no-any-return]
-
-    @property
-    def name(self) -> str:
-        """The path in the store with a leading slash."""
-        return self.stored.name  # type: ignore[no-any-return]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of elements along each axis."""
-        return self.metadata.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -227,75 +191,16 @@ class AsyncDecodedArray(NotAwaited):
         return self._decoding.encoding.unit
 
     @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.metadata.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.metadata.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all values in memory, in bytes."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of chunks, or of inner chunks if the array is sharded."""
-        return self.metadata.chunks
-
-    @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
-        return self.metadata.dimension_names
-
-    @property
     def info(self) -> Info:
         """A summary of the metadata. Makes no requests."""
         return decoded_info(self.stored.info, self.dtype, self.unit)
-
-    def __len__(self) -> int:
-        return len(self.stored)
 
     def __repr__(self) -> str:
         unit = f" unit={self.unit!r}" if self.unit else ""
         stored = self.metadata.dtype.numpy
         return f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self.dtype} from {stored}{unit} {self.store!r}>"
 
-    def _repr_html_(self) -> str:
-        return html.array(self.metadata, self.info.items, self.name)
-
     # -------------------------------------------------------------- selecting
-
-    @property
-    def view(self) -> AsyncSelection:
-        """All values as a lazy selection."""
-        return AsyncSelection(self, identity(self.shape))
-
-    def __getitem__(self, key: Any) -> AsyncSelection:
-        return select(self, key)
-
-    @property
-    def oindex(self) -> Accessor:
-        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
-        return self.view.oindex
-
-    @property
-    def vindex(self) -> Accessor:
-        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
-        return self.view.vindex
-
-    async def getitem(self, selection: Any) -> npt.NDArray[Any]:
-        """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``AsyncSelection.read``.
-
-        Example:
-            >>> array = await za.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
-            >>> await array.decoded.getitem(slice(1, None))
-            array([0.5, 1. ])
-        """
-        return await self[selection].read()
 
     async def sel(
         self,
@@ -322,26 +227,6 @@ class AsyncDecodedArray(NotAwaited):
             mapping, points=points, method=method, tolerance=tolerance, decode=False, **coordinates
         )
         return AsyncSelection(self, part._transform)
-
-    # -------------------------------------------------------------- closing
-
-    async def close(self) -> None:
-        """Close the connections of the store. Also called at the end of a ``with`` block.
-
-        Example:
-            >>> array = await za.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
-            >>> async with array.decoded as decoded:
-            ...     values = await decoded[:]
-        """
-        await self.stored.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def decoded_members(arrays: Mapping[str, Any], format_: Format) -> dict[str, AsyncDecodedArray]:

@@ -172,10 +172,8 @@ def _not_found(handle: NodeHandle, candidates: Sequence[Format], searched: Seque
     keys = [key for candidate in searched for key in candidate.document_keys(handle.path)]
     keys.extend(str(candidate.unread_entry_point) for candidate in searched if candidate.unread_entry_point is not None)
     of_format = f" of Zarr format {candidates[0].zarr_format}" if len(candidates) == 1 else ""
-    return NodeNotFoundError(
-        f"cannot open {handle.name} in {handle.store!r}: no array or group{of_format} exists there",
-        path=handle.path,
-        store=repr(handle.store),
+    return handle.not_found_error(
+        f"cannot open {handle.place}: no array or group{of_format} exists there",
         tried=tuple(dict.fromkeys(keys)),
     )
 

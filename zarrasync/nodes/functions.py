@@ -16,8 +16,17 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.errors import NodeNotFoundError
+from zarrasync.formats import Format
 from zarrasync.metadata import GroupMetadata
-from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike, check_matches, check_options
+from zarrasync.metadata.create import (
+    DEFAULT,
+    ChunksLike,
+    ShapeLike,
+    ShardsLike,
+    array_parameters,
+    check_matches,
+    check_options,
+)
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import all_members, handle_of, parent_attributes
@@ -26,8 +35,8 @@ from zarrasync.nodes.consolidated_updates import consolidate
 from zarrasync.nodes.create import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
 from zarrasync.nodes.decoded import AsyncDecodedArray
-from zarrasync.nodes.documents import kind_name, wrong_kind
-from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create
+from zarrasync.nodes.documents import kind_name
+from zarrasync.nodes.group import AsyncGroup, create_group_at, expect, find_or_create
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import (
     ConfigLike,
@@ -39,20 +48,6 @@ from zarrasync.nodes.open_nodes import (
 )
 from zarrasync.nodes.walk import walk, warn_of_failures
 from zarrasync.stores import StoreLike
-
-__all__ = [
-    "consolidate_metadata",
-    "create",
-    "create_array",
-    "create_group",
-    "create_hierarchy",
-    "list_nodes",
-    "load",
-    "open",
-    "open_array",
-    "open_group",
-    "save",
-]
 
 CodecsLike: TypeAlias = Any
 
@@ -183,23 +178,14 @@ async def open_array(
         >>> array.shape
         (4, 4)
     """
-    array = await _open_array(store, path, mode, zarr_format, storage_options, config, options)
-    if not decode:
-        return array
-    return AsyncDecodedArray(array, handle_of(array).format, await parent_attributes(array))
+    check_options(options)
+    array = await _open_array(*resolve_node(store, path, zarr_format, storage_options, config, mode), mode, options)
+    return AsyncDecodedArray(array, handle_of(array).format, await parent_attributes(array)) if decode else array
 
 
 async def _open_array(
-    store: StoreLike,
-    path: str,
-    mode: Mode,
-    zarr_format: int | str | None,
-    storage_options: Mapping[str, Any] | None,
-    config: ConfigLike,
-    options: dict[str, Any],
+    handle: NodeHandle, candidates: tuple[Format, ...], mode: Mode, options: dict[str, Any]
 ) -> AsyncArray:
-    check_options(options)
-    handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         with in_terms_of(OVERWRITE_BY_MODE):
             return await create_array_at(handle, overwrite=mode == "w", **options)
@@ -276,10 +262,7 @@ async def open_group(
 
     create = partial(create_group_at, replace(handle, is_format_known=False), attributes=attributes)
     group = await find_or_create(find_existing, create)
-    if not isinstance(group, AsyncGroup):
-        subject = f"{handle.name} in {handle.store!r}"
-        raise wrong_kind(subject, handle.path, group.metadata, "; open it with open_array or open")
-    return group
+    return expect(group, AsyncGroup, "; open it with open_array or open", shows_store=True)
 
 
 async def create_array(
@@ -352,26 +335,11 @@ async def create_array(
         >>> await array[:, 0]
         array([0, 7, 7, 0], dtype=int32)
     """
+    given = dict(locals())
     if name is not None and path:
         raise TypeError("create_array() takes name or path, not both")
     handle, _ = resolve_node(store, path if name is None else name, zarr_format, storage_options, config)
-    return await create_array_at(
-        handle,
-        overwrite=overwrite,
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        chunks=chunks,
-        shards=shards,
-        filters=filters,
-        serializer=serializer,
-        compressors=compressors,
-        fill_value=fill_value,
-        order=order,
-        attributes=attributes,
-        chunk_key_encoding=chunk_key_encoding,
-        dimension_names=dimension_names,
-    )
+    return await create_array_at(handle, overwrite=overwrite, **{name: given[name] for name in array_parameters()})
 
 
 create = create_array
@@ -497,13 +465,10 @@ async def consolidate_metadata(
     """
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config)
     group = await run_on_store(partial(open_node_at, handle, candidates), handle.store)
-    if not isinstance(group, AsyncGroup):
-        raise wrong_kind(group.name, group.path, group.metadata)
-    handle = handle_of(group)
+    handle = handle_of(expect(group, AsyncGroup))
     await run_on_store(partial(consolidate, handle), handle.store)
     opened = await run_on_store(partial(open_node_at, handle, (handle.format,), consolidated=True), handle.store)
-    assert isinstance(opened, AsyncGroup)
-    return opened
+    return expect(opened, AsyncGroup)
 
 
 async def save(

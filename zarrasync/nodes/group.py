@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Never, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import CoordinateCache, parse_queries, selected, wanted_axes
 from zarrasync.nodes.create import bind_format, create_array_at, create_node
 from zarrasync.nodes.decoded import decoded_members
 from zarrasync.nodes.documents import Metadata, check_partial, wrong_kind
@@ -33,6 +33,7 @@ from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.nodes.walk import walk, warn_of_failures
 
 T = TypeVar("T")
+N = TypeVar("N", bound="AsyncArray | AsyncGroup")
 
 
 class AsyncGroup(AsyncNode[GroupMetadata]):
@@ -149,10 +150,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> (await group.get_array("t2m")).shape
             (4, 4)
         """
-        node = await self.getitem(name)
-        if not isinstance(node, AsyncArray):
-            raise wrong_kind(node.name, node.path, node.metadata, ", not an array")
-        return node
+        return expect(await self.getitem(name), AsyncArray, ", not an array")
 
     async def get_group(self, name: str) -> AsyncGroup:
         """Open a group by its name or relative path, as ``getitem`` does.
@@ -175,10 +173,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> (await group.get_group("model")).name
             '/model'
         """
-        node = await self.getitem(name)
-        if not isinstance(node, AsyncGroup):
-            raise wrong_kind(node.name, node.path, node.metadata, ", not a group")
-        return node
+        return expect(await self.getitem(name), AsyncGroup, ", not a group")
 
     async def _find_member(self, name: str) -> AsyncArray | AsyncGroup:
         handle = self._cell.handle.child(name)
@@ -383,6 +378,11 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
     # -------------------------------------------------------------- selecting by coordinates
 
+    @cached_property
+    def _coordinates(self) -> CoordinateCache:
+        """The coordinates that ``sel`` has read, until the group is refreshed."""
+        return CoordinateCache(self.store, self.path)
+
     async def sel(
         self,
         mapping: Mapping[str, Any] | None = None,
@@ -570,9 +570,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             True
         """
         create = partial(self.create_array, name, shape=shape, dtype=dtype, **options)
-        array = await find_or_create(lambda: self.get(name), create)
-        if not isinstance(array, AsyncArray):
-            raise wrong_kind(array.name, array.path, array.metadata, ", not an array")
+        array = expect(await find_or_create(lambda: self.get(name), create), AsyncArray, ", not an array")
         _check_array(array, (shape,) if isinstance(shape, int) else tuple(shape), dtype, exact=exact)
         return array
 
@@ -598,10 +596,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             'model'
         """
         create = partial(self.create_group, name, attributes=attributes)
-        group = await find_or_create(lambda: self.get(name), create)
-        if not isinstance(group, AsyncGroup):
-            raise wrong_kind(group.name, group.path, group.metadata, ", not a group")
-        return group
+        return expect(await find_or_create(lambda: self.get(name), create), AsyncGroup, ", not a group")
 
     # -------------------------------------------------------------- changing
 
@@ -691,6 +686,24 @@ class _PendingMember:
 def make_node(handle: NodeHandle, metadata: Metadata) -> AsyncArray | AsyncGroup:
     """Return the array or group for a handle and its stored metadata."""
     return AsyncArray(handle, metadata) if isinstance(metadata, ArrayMetadata) else AsyncGroup(handle, metadata)
+
+
+def expect(node: AsyncArray | AsyncGroup, kind: type[N], hint: str = "", *, shows_store: bool = False) -> N:
+    """Return a node of an expected kind.
+
+    Args:
+        node: A node.
+        kind: ``AsyncArray`` or ``AsyncGroup``.
+        hint: The end of the message about a node of the other kind.
+        shows_store: Whether the message contains the store.
+
+    Raises:
+        NodeTypeError: If the node is of the other kind.
+    """
+    if not isinstance(node, kind):
+        subject = f"{node.name} in {node.store!r}" if shows_store else node.name
+        raise wrong_kind(subject, node.path, node.metadata, hint)
+    return node
 
 
 async def create_group_at(

@@ -7,24 +7,14 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 C = TypeVar("C", bound=type)
-_OPERATORS = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-)
-_UNARY = ("neg", "pos", "abs", "invert")
+_COMPARISONS = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"}
+_OPERATORS = [
+    name for name, method in vars(NDArrayOperatorsMixin).items() if callable(method) and name not in _COMPARISONS
+]
+"""The methods of NumPy's arithmetic operators."""
 _NUMPY = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 _LARGE = "for more than fits in memory, zarrasync.integrations.dask.from_zarr(array)"
 
@@ -59,8 +49,8 @@ def without_arithmetic(values: str, refuses: Callable[[object], bool]) -> Callab
         )
 
     def decorate(cls: C) -> C:
-        for name in (*_OPERATORS, *(f"r{name}" for name in _OPERATORS), *_UNARY):
-            setattr(cls, f"__{name}__", refuse)
+        for name in _OPERATORS:
+            setattr(cls, name, refuse)
         return cls
 
     return decorate

@@ -17,7 +17,7 @@ from zarrasync._concurrency.offload import compute
 from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync.config import Config
 from zarrasync.display.text import counted
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.erase import MOVES
@@ -44,10 +44,8 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     async with _turn(store, source.path, f"the move of {source.name}", config) as check:
         new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
         if any(await store.fetch([Request(key) for key in dest.format.document_keys(dest.path)])):
-            raise NodeExistsError(
-                f"cannot move {source.name}: a node exists at {dest.name}; erase it first, or choose another path",
-                path=dest.path,
-                store=repr(store),
+            raise dest.exists_error(
+                f"cannot move {source.name}: a node exists at {dest.name}; erase it first, or choose another path"
             )
         sizes = dict.fromkeys(new_keys, 0)  # documents
         for prefix, new_prefix in zip(old_prefixes, dest.format.erase_prefixes(dest.path), strict=True):
@@ -58,11 +56,7 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
                 new_keys.pop(prefix.rstrip("/"), None)  # in some formats, the key of an array without axes
         copied = await _copy_values(store, new_keys, sizes, config)
         if not copied:
-            raise NodeNotFoundError(
-                f"cannot move {source.name}: another process has moved or erased it",
-                path=source.path,
-                store=repr(store),
-            )
+            raise source.not_found_error(f"cannot move {source.name}: another process has moved or erased it")
         await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
         await check()
         remaining = await _erase(store, copied, old_prefixes, config)

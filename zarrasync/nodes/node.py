@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +13,7 @@ from zarrasync import config, formats
 from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
 from zarrasync._util import plugins
 from zarrasync.codecs.spec import Array
-from zarrasync.errors import InvalidKeyError, MetadataError
+from zarrasync.errors import InvalidKeyError, MetadataError, NodeExistsError, NodeNotFoundError
 from zarrasync.formats import Format
 from zarrasync.indexing.chunk_runs import split_chunks
 from zarrasync.indexing.transform import Transform
@@ -70,6 +70,11 @@ class NodeHandle:
         return f"/{self.path}"
 
     @property
+    def place(self) -> str:
+        """The name and the store, for messages."""
+        return f"{self.name} in {self.store!r}"
+
+    @property
     def basename(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
@@ -110,6 +115,14 @@ class NodeHandle:
         """Return a handle that reads and writes the original documents. The caller updates the copies of changed ones."""
         return replace(self, consolidated=None, keeps_copies=False) if self.keeps_copies else self
 
+    def exists_error(self, message: str) -> NodeExistsError:
+        """Return the error for a node that exists at this place, or would be in the way of a node at this place."""
+        return NodeExistsError(message, path=self.path, store=repr(self.store))
+
+    def not_found_error(self, message: str, tried: Sequence[str] = ()) -> NodeNotFoundError:
+        """Return the error for a node that does not exist at this place."""
+        return NodeNotFoundError(message, path=self.path, store=repr(self.store), tried=tried)
+
     def chunk_store(self, metadata: ArrayMetadata) -> Store:
         """Return the store of an array's chunks, with keys relative to the array."""
         aliases = self.format.chunk_aliases(self.path, metadata)
@@ -137,13 +150,9 @@ class NodeHandle:
         (value,) = await fetch_documents(self.store, [self.format.unread_entry_point], self.config)
         stored_format = self.format if value is None else formats.parse_entry_point(bytes(value.data))
         if stored_format is None or not stored_format.is_same(self.format):
-            other = (
-                "a node of Zarr format 3"
-                if stored_format is None
-                else f"the entry point of {stored_format.zarr_format!r}"
-            )
+            other = stored_format and f"the entry point of {stored_format.zarr_format!r}"
             raise MetadataError(
-                f"{self.format.unread_entry_point} is {other}, not the entry point of {self.format.zarr_format!r}"
+                f"{self.format.unread_entry_point} is {other or 'a node of Zarr format 3'}, not the entry point of {self.format.zarr_format!r}"
             )
         return replace(self, format=stored_format)
 

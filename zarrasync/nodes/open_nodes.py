@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from zarrasync import config as settings
 from zarrasync import formats
@@ -16,16 +16,14 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create import create_planned_array, plan_array_at
-from zarrasync.nodes.documents import wrong_kind
 from zarrasync.nodes.find import add_reason, find
-from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.group import AsyncGroup, expect, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
 """How to open: read, change, create if absent, replace, create only."""
 ConfigLike: TypeAlias = Config | Mapping[str, Any] | None
-_MODES = ("r", "r+", "a", "w", "w-")
 
 
 def resolve_node(
@@ -49,8 +47,8 @@ def resolve_node(
     Raises:
         ValueError: If the mode or the format is unknown.
     """
-    if mode not in _MODES:
-        raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}; found {mode!r}")
     resolved_config = settings.resolve(config)
     resolved_store: Store = resolve(store, storage_options, resolved_config)
     zarr_format = resolved_store.choose_format(zarr_format)
@@ -94,10 +92,8 @@ async def open_node_at(
             await add_reason(error, handle)
         raise
     if consolidated and node.consolidated is None:
-        raise NodeNotFoundError(
-            f"{handle.name} in {handle.store!r} has no consolidated metadata; create it with consolidate_metadata()",
-            path=handle.path,
-            store=repr(handle.store),
+        raise handle.not_found_error(
+            f"{handle.place} has no consolidated metadata; create it with consolidate_metadata()"
         )
     opened = NodeHandle(
         handle.store, handle.path, node.format, handle.config, is_format_known=True, consolidated=node.consolidated
@@ -120,10 +116,7 @@ async def open_array_at(
     """
     open_node = partial(open_node_at, handle, candidates, explain=explain, kind=kind, brief=brief)
     node = await run_on_store(open_node, handle.store)
-    if not isinstance(node, AsyncArray):
-        subject = f"{handle.name} in {handle.store!r}"
-        raise wrong_kind(subject, handle.path, node.metadata, "; open it with open_group or open")
-    return node
+    return expect(node, AsyncArray, "; open it with open_group or open", shows_store=True)
 
 
 async def open_or_create_array_at(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Never, Protocol, TypeVar, overload
@@ -15,46 +16,26 @@ from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync._concurrency.offload import compute
-from zarrasync.config import Config
+from zarrasync.display import html
 from zarrasync.display.explanation import Explanation, explain
+from zarrasync.display.info import Info
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse
 from zarrasync.indexing.key_items import split_fields
 from zarrasync.indexing.regions import Region
-from zarrasync.indexing.transform import Transform, compose
+from zarrasync.indexing.transform import Transform, compose, identity
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.model.chunk_grids import GridAxis, RegularAxis, lazy_product
+from zarrasync.model.chunk_grids import GridAxis, RegularAxis, guess_chunks, lazy_product
+from zarrasync.nodes.base import NodeProperties
 from zarrasync.nodes.like_numpy import NotAwaited, memory_of
 from zarrasync.nodes.node import call_method, check_separator
-from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 
 T = TypeVar("T")
 
 _LONG = 1 << 16
 """Bytes of numbers that are decoded and encoded on a worker thread. Dates of cftime take some microseconds each."""
-
-
-class SelectedArray(Protocol):
-    """The array of a selection: the attributes of an ``AsyncArray`` that selections use."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def config(self) -> Config: ...
-    @property
-    def metadata(self) -> ArrayMetadata: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def _chunks(self) -> transfer.Chunks: ...
-    @property
-    def _decoding(self) -> Decoder | None: ...
 
 
 class Decoder(Protocol):
@@ -64,6 +45,147 @@ class Decoder(Protocol):
     def decode_into(self, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None: ...
     def check_out(self, out: npt.NDArray[Any], shape: tuple[int, ...]) -> None: ...
     def encode(self, values: npt.ArrayLike, name: str) -> npt.NDArray[Any]: ...
+
+
+class LazyValues(NotAwaited):
+    """Base class of arrays and selections, whose values are read when they are awaited."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of the values."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all values in memory, in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            kind = "a selection" if isinstance(self, AsyncSelection) else "an array"
+            raise TypeError(f"{kind} without dimensions has no length")
+        return self.shape[0]
+
+
+class SelectedArray(LazyValues, NodeProperties):
+    """Base class of arrays of stored numbers and of decoded values, which selections are parts of."""
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The array's metadata."""
+        metadata: ArrayMetadata = self._cell.metadata
+        return metadata
+
+    @property
+    @abstractmethod
+    def info(self) -> Info:
+        """A summary of the metadata. Makes no requests."""
+
+    @property
+    @abstractmethod
+    def _chunks(self) -> transfer.Chunks:
+        """The stored chunks."""
+
+    @property
+    @abstractmethod
+    def _decoding(self) -> Decoder | None:
+        """How stored numbers become values; ``None`` for stored numbers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+        return self.metadata.shape
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
+
+        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes`` of the stored array.
+        """
+        return self.metadata.chunks
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
+        return self.metadata.dimension_names
+
+    def _repr_html_(self) -> str:
+        return html.array(self.metadata, self.info.items, self.name)
+
+    @property
+    def view(self) -> AsyncSelection:
+        """The whole array as a lazy selection.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(8))
+            >>> array.view[2:5].shape
+            (3,)
+        """
+        return AsyncSelection(self, identity(self.shape))
+
+    def __getitem__(self, key: Any) -> AsyncSelection:
+        return select(self, key)
+
+    @property
+    def oindex(self) -> Accessor:
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.oindex[[0, 2], [0, 1]]
+            array([[0, 1],
+                   [6, 7]])
+        """
+        return self.view.oindex
+
+    @property
+    def vindex(self) -> Accessor:
+        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.vindex[[0, 2], [0, 1]]
+            array([0, 7])
+        """
+        return self.view.vindex
+
+    async def getitem(self, selection: Any) -> npt.NDArray[Any]:
+        """Read ``array[selection]`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+
+        Returns:
+            As ``AsyncSelection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(8))
+            >>> await array.getitem(slice(2, 5))
+            array([2, 3, 4])
+        """
+        return await self[selection].read()
 
 
 class Accessor(NotAwaited):
@@ -76,7 +198,7 @@ class Accessor(NotAwaited):
         return self._view._select(key, self._parser)
 
 
-class AsyncSelection(NotAwaited):
+class AsyncSelection(LazyValues):
     """A part of an array that has not been read yet.
 
     Indexing a selection again returns a smaller selection. ``await`` reads it.
@@ -111,26 +233,6 @@ class AsyncSelection(NotAwaited):
         """The NumPy dtype of the result."""
         dtype = self.array.dtype
         return dtype if self._fields is None else dtype[self._fields]
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self._transform.size
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the result in memory, in bytes."""
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a selection without dimensions has no length")
-        return self.shape[0]
 
     def __eq__(self, other: object) -> Never:
         raise TypeError("asynchronous selections cannot be compared; use (await array[...]) == values")
@@ -378,12 +480,9 @@ class AsyncSelection(NotAwaited):
         if metadata.edges is not None and shape == metadata.shape:
             return metadata.grid.axes
         write_chunks = metadata.write_chunks
-        sizes = list(write_chunks) if len(write_chunks) == len(shape) else list(shape)
-        budget = self.array.config.memory_budget // 8
-        while math.prod(sizes) * max(self.dtype.itemsize, 1) > budget and max(sizes, default=1) > 1:
-            longest = max(range(len(sizes)), key=sizes.__getitem__)
-            sizes[longest] = -(-sizes[longest] // 2)
-        return [RegularAxis(n, max(size, 1)) for n, size in zip(shape, sizes, strict=True)]
+        largest = write_chunks if len(write_chunks) == len(shape) else shape
+        sizes = guess_chunks(largest, self.dtype.itemsize, self.array.config.memory_budget // 8)
+        return [RegularAxis(n, size) for n, size in zip(shape, sizes, strict=True)]
 
     # -------------------------------------------------------------- explaining
 

@@ -201,24 +201,6 @@ class Walk(NamedTuple):
     failures: Mapping[str, ZarrError]
 
 
-async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[str, Metadata]]:
-    """Return relative paths and metadata of the nodes below a group, sorted by path.
-
-    Args:
-        group: The group.
-        max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
-
-    Raises:
-        UnsupportedOperation: If the store cannot list.
-        MetadataError: If a node is invalid.
-        StoreError: If a node cannot be read.
-    """
-    nodes, failures = await walk(group, max_depth)
-    for failure in failures.values():
-        raise failure
-    return nodes
-
-
 async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
     """Find the nodes below a group.
 

@@ -18,7 +18,7 @@ from zarrasync.config import Config
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, split_chunks, split_points
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.transform import Layout, Transform
+from zarrasync.indexing.transform import BufferLayout, Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.limits import JOB_CHUNKS, PAGES
 
@@ -94,7 +94,7 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
     return WritePlan(chunks, layout.projection(), layout.to_buffer(values))
 
 
-def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
+def new_buffer(chain: BoundChain, layout: BufferLayout, dtype: np.dtype[Any]) -> Array:
     """Return memory for a result, in the axis order of the chunks' memory: reordering is slower than reading."""
     shape, order = layout.buffer_shape, chain.memory_axis_order
     make = aligned_empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= PAGES else np.empty

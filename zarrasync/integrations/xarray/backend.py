@@ -13,7 +13,7 @@ from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
-from zarrasync.integrations.xarray.content import Source, names_of, open_content, open_tree
+from zarrasync.integrations.xarray.content import GroupOpener, names_of, open_content, open_tree
 from zarrasync.integrations.xarray.read import GroupDataStore, PreparedDataset, fetch_coordinates
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.node import run_on_store
@@ -21,6 +21,8 @@ from zarrasync.stores import StoreLike
 
 _OF_SOURCE = ("storage_options", "zarr_format", "consolidated", "config")
 """Arguments of the engine that concern the store."""
+_DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
+"""Arguments of the engine that concern the decoding of variables."""
 
 
 class ZarrasyncBackend(BackendEntrypoint):
@@ -71,36 +73,30 @@ class ZarrasyncBackend(BackendEntrypoint):
             use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None`` for format 2 only.
             config: Settings.
         """
+        given = dict(locals())
         if isinstance(filename_or_obj, PreparedDataset):
             group_store = filename_or_obj.result()
         else:
-            source = Source.of(filename_or_obj, storage_options, zarr_format, consolidated, config)
+            options = {"storage_options": storage_options, "zarr_format": zarr_format, "consolidated": consolidated}
+            opener = GroupOpener.of(filename_or_obj, config=config, **options)
             opening = open_content(
-                source, normalize_path("" if group is None else group), level, names_of(drop_variables)
+                opener, normalize_path("" if group is None else group), level, names_of(drop_variables)
             )
-            content = bridge.run(opening, blocking=source.store.blocking)
+            content = bridge.run(opening, blocking=opener.store.blocking)
             group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
             fetch_coordinates([group_store])
-        dataset = StoreBackendEntrypoint().open_dataset(
-            group_store,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-        )
+        decoders = {name: given[name] for name in _DECODERS}
+        dataset = StoreBackendEntrypoint().open_dataset(group_store, drop_variables=drop_variables, **decoders)
         return _with_coordinates(dataset, group_store)
 
     def open_groups_as_dict(
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
     ) -> dict[str, Dataset]:
         """Open a group and all groups below it as datasets by path. Levels of pyramids that are arrays are datasets as well."""
-        source = Source.of(filename_or_obj, **{name: options.pop(name, None) for name in _OF_SOURCE})
+        opener = GroupOpener.of(filename_or_obj, **{name: options.pop(name, None) for name in _OF_SOURCE})
         mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), names_of(options.get("drop_variables"))
-        opening = open_tree(source, normalize_path("" if group is None else group), dropped)
-        contents = bridge.run(opening, blocking=source.store.blocking)
+        opening = open_tree(opener, normalize_path("" if group is None else group), dropped)
+        contents = bridge.run(opening, blocking=opener.store.blocking)
         stores = {path: GroupDataStore(content, mask=mask, path=path) for path, content in contents.items()}
         fetch_coordinates(stores.values())
         open_dataset = StoreBackendEntrypoint().open_dataset
@@ -177,9 +173,9 @@ def _prepare(stores: list[StoreLike], options: Mapping[str, Any]) -> list[Prepar
 
     async def open_one(store: StoreLike) -> GroupDataStore | Exception:
         try:
-            source = Source.of(store, **{name: options.get(name) for name in _OF_SOURCE})
-            opening = partial(open_content, source, path, options.get("level"), dropped)
-            content = await run_on_store(opening, source.store)
+            opener = GroupOpener.of(store, **{name: options.get(name) for name in _OF_SOURCE})
+            opening = partial(open_content, opener, path, options.get("level"), dropped)
+            content = await run_on_store(opening, opener.store)
             return GroupDataStore(content, mask=options.get("use_zarr_fill_value_as_mask"))
         except Exception as error:  # see above
             return error

@@ -49,7 +49,7 @@ class OpenedGroup:
 
 
 @dataclass(frozen=True)
-class Source:
+class GroupOpener:
     """A store, and how to open its groups.
 
     Attributes:
@@ -60,25 +60,18 @@ class Source:
     """
 
     store: Store
-    zarr_format: int | str | None
-    consolidated: bool | None
-    config: Any
+    zarr_format: int | str | None = None
+    consolidated: bool | None = None
+    config: Any = None
 
     @classmethod
-    def of(
-        cls,
-        store: StoreLike,
-        storage_options: Mapping[str, Any] | None = None,
-        zarr_format: int | str | None = None,
-        consolidated: bool | None = None,
-        config: Any = None,
-    ) -> Source:
-        """Return the source for arguments of the engine.
+    def of(cls, store: StoreLike, *, storage_options: Any = None, config: Any = None, **options: Any) -> GroupOpener:
+        """Return the opener for arguments of the engine.
 
         As in xarray's own engines, ``~`` in a path is the user's home directory.
         """
         expanded = os.path.expanduser(store) if isinstance(store, str) else store
-        return cls(resolve(expanded, storage_options, config), zarr_format, consolidated, config)
+        return cls(resolve(expanded, storage_options, config), config=config, **options)
 
     @asynccontextmanager
     async def open(self, path: str, *, deep: bool = False) -> AsyncIterator[OpenedGroup]:
@@ -217,11 +210,11 @@ def names_of(variables: str | Iterable[str] | None) -> set[str]:
     return {variables} if isinstance(variables, str) else set(variables or ())
 
 
-async def open_content(source: Source, path: str, level: int | None, dropped: Collection[str]) -> Content:
+async def open_content(opener: GroupOpener, path: str, level: int | None, dropped: Collection[str]) -> Content:
     """Open the content of a dataset.
 
     Args:
-        source: The store.
+        opener: The store.
         path: The path of the group, or of a level that is an array.
         level: The level of a pyramid; ``None`` for the finest level if the levels are arrays, otherwise the group itself.
         dropped: Names of variables that are left out.
@@ -233,9 +226,9 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
     """
     async with AsyncExitStack() as stack:
         try:
-            opened = await stack.enter_async_context(source.open(path))
+            opened = await stack.enter_async_context(opener.open(path))
         except NodeTypeError:
-            content = await _level_at(source, path, dropped) if path and level is None else None
+            content = await _level_at(opener, path, dropped) if path and level is None else None
             if content is None:
                 raise
             return content
@@ -253,11 +246,11 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
     return group_content(sync.Group(group), _arrays(members, dropped), meaning)
 
 
-async def _level_at(source: Source, path: str, dropped: Collection[str]) -> Content | None:
+async def _level_at(opener: GroupOpener, path: str, dropped: Collection[str]) -> Content | None:
     """Return the content of a dataset with the array at a path; ``None`` if no group above it has it as a level."""
     parent, _, name = path.rpartition("/")
     while True:
-        async with source.open(parent) as opened:
+        async with opener.open(parent) as opened:
             meaning = meaning_of(opened.group.metadata)
             if any(level.path == name for level in meaning.levels):
                 return await _level(opened.group, name, meaning, dropped)
@@ -320,18 +313,18 @@ async def _array_level(
     return level_content(sync.Group(group), sync.Array(array), path, meaning, companions)
 
 
-async def open_tree(source: Source, path: str, dropped: Collection[str]) -> dict[str, Content]:
+async def open_tree(opener: GroupOpener, path: str, dropped: Collection[str]) -> dict[str, Content]:
     """Open the contents of the datasets of a tree.
 
     Args:
-        source: The store.
+        opener: The store.
         path: The path of the root of the tree.
         dropped: Names of variables that are left out.
 
     Returns:
         The contents by path relative to the root: of all groups, and of the levels of pyramids that are arrays.
     """
-    async with source.open(path, deep=True) as opened:
+    async with opener.open(path, deep=True) as opened:
         members = await opened.members(None)
     nodes = {path: sync.Array(node) if isinstance(node, AsyncArray) else sync.Group(node) for path, node in members}
     return tree_contents(sync.Group(opened.group), nodes, dropped)

@@ -128,18 +128,8 @@ async def write_dataset_async(
     chosen = _checked_mode(datasets, mode, append_dim, region)
     place = resolve(store, storage_options, config), normalize_path("" if group is None else group)
     policies: Any = {"lossy": lossy, "on_mismatch": on_mismatch, "on_duplicate": on_duplicate, "verify": verify}
-    request = WriteRequest(
-        *place,
-        chosen,
-        append_dim,
-        region,
-        {},
-        zarr_format,
-        **policies,
-        progress=progress,
-        options=options,
-        config=config,
-    )
+    parameters: Any = {"progress": progress, "options": options, "config": config, **policies}
+    request = WriteRequest(*place, chosen, append_dim, region, {}, zarr_format, **parameters)
     async with _in_use(request):
         return await write(await planned_jobs(datasets, encodings_of(dataset, encoding), request))
 

@@ -251,7 +251,7 @@ def _codec_encoding(array: sync.Array) -> dict[str, Any]:
 def _v2_codec_encoding(array: sync.Array) -> dict[str, Any]:
     """Return the codecs of a document of format 2. xarray's own engine leaves out those that zarr-python rejects."""
     encoding: dict[str, Any] = {}
-    for document in _documents(array):
+    for document in array.metadata.documents.values():
         compressor = document.get("compressor", {})
         if compressor is None or "id" in compressor:
             encoding["compressor"] = _plain(compressor)
@@ -330,15 +330,9 @@ def _dimensions(name: str, array: sync.Array, attribute: Any, axes: Sequence[Axi
     return tuple(dim if isinstance(dim, str) else f"{name}_dim_{axis}" for axis, dim in enumerate(names))
 
 
-def _documents(array: sync.Array) -> list[Mapping[str, Any]]:
-    """Return the stored documents of an array's metadata."""
-    source = array.metadata.source
-    return list(source.documents.values()) if source is not None else []
-
-
 def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
     """Return the dimensions that netCDF stores as paths, in the array's document or in its attributes."""
-    for document in (*_documents(array), array.attrs):
+    for document in (*array.metadata.documents.values(), array.attrs):
         for entry in (document.get(name) for name in _NETCDF_ARRAY):
             paths = entry.get("dimrefs", entry.get("dimension_references")) if isinstance(entry, Mapping) else None
             if isinstance(paths, list | tuple) and len(paths) == array.ndim:  # netCDF's scalars have one axis

@@ -20,7 +20,7 @@ from zarrasync.errors import StoreError
 from zarrasync.integrations.zarr.byte_getters import direct_store, getters_store
 from zarrasync.integrations.zarr.chains import ChunkKind, kind_of
 from zarrasync.integrations.zarr.engine import ListedChunks, read_listed, write_listed
-from zarrasync.integrations.zarr.selections import Item, Translation, translate
+from zarrasync.integrations.zarr.selections import Translation, translate
 from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import ShardIndexCache
@@ -137,7 +137,7 @@ class CodecPipeline(BatchedCodecPipeline):
             spec = batch[members[0]][1]
             kind = self._kind(spec)
             view = None if kind is None else kind.view(array, writes=writes)
-            items = (Item(shape, batch[number][2], batch[number][3], batch[number][4]) for number in members)
+            items = ((shape, *batch[number][2:]) for number in members)
             translation = None if view is None else translate(items, dropped)
             if kind is None or view is None or translation is None or not translation.suits(view):
                 return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,20 +14,8 @@ _new = tuple.__new__
 _ONE = slice(0, 1, 1)
 
 
-class Item(NamedTuple):
-    """A chunk of a batch of zarr-python.
-
-    Attributes:
-        shape: The chunk's shape.
-        source: The selected elements of the chunk.
-        target: Their places in the output.
-        is_complete: Whether all elements that lie inside the array are selected.
-    """
-
-    shape: tuple[int, ...]
-    source: Any
-    target: Any
-    is_complete: bool
+Item: TypeAlias = tuple[tuple[int, ...], Any, Any, bool]
+"""The shape of a chunk of a batch, the selections in the chunk and in the output, and whether the former has all elements."""
 
 
 class Translation(NamedTuple):
@@ -68,18 +56,18 @@ def translate(items: Iterable[Item], dropped: tuple[int, ...]) -> Translation | 
     """
     runs: list[ChunkRun] = []
     first: tuple[int, ...] | None = None
-    for number, item in enumerate(items):
-        source = item.source if isinstance(item.source, tuple) else (item.source,)
-        target = item.target if isinstance(item.target, tuple) else (item.target,)
-        if len(source) != len(item.shape):
+    for number, (shape, inside, outside, is_complete) in enumerate(items):
+        source = inside if isinstance(inside, tuple) else (inside,)
+        target = outside if isinstance(outside, tuple) else (outside,)
+        if len(source) != len(shape):
             return None
         missing = tuple([axis for axis, selector in enumerate(source) if _is_index(selector)]) or dropped
         if first is None:
             first = missing
-        projection = _projection(source, target, item.shape, missing) if missing == first else None
+        projection = _projection(source, target, shape, missing) if missing == first else None
         if projection is None:
             return None
-        runs.append(_new(ChunkRun, ((number,), projection, bool(item.is_complete), 0, 1)))
+        runs.append(_new(ChunkRun, ((number,), projection, bool(is_complete), 0, 1)))
     return Translation(runs, first or ())
 
 

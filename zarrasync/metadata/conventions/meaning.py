@@ -216,17 +216,13 @@ def merge(meanings: Sequence[Meaning]) -> Meaning:
         return meanings[0]
     located = next((meaning for meaning in meanings if meaning.axes), Meaning())
     pyramid = next((meaning for meaning in meanings if meaning.levels), Meaning())
-    return Meaning(
+    return replace(
+        pyramid,
         titles=tuple(dict.fromkeys(title for meaning in meanings for title in meaning.titles)),
         axes=located.axes,
         affine=located.affine,
-        levels=pyramid.levels,
         crs=next((meaning.crs for meaning in meanings if meaning.crs is not None), None),
         unit=next((meaning.unit for meaning in meanings if meaning.unit), ""),
-        is_ordered=pyramid.is_ordered,
-        variable=pyramid.variable,
-        dtype_kinds=pyramid.dtype_kinds,
-        key_separator=pyramid.key_separator,
         links=tuple(link for meaning in meanings for link in meaning.links),
         systems=tuple(dict.fromkeys(name for meaning in meanings for name in meaning.systems)),
         labels=next((meaning.labels for meaning in meanings if meaning.labels is not None), None),

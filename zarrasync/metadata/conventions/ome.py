@@ -76,7 +76,7 @@ def _is_ome(attributes: Mapping[str, Any]) -> bool:
 
 def _version(metadata: Mapping[str, Any]) -> str:
     multiscales = metadata.get("multiscales")
-    first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
+    first = multiscales[0] if isinstance(multiscales, list | tuple) and multiscales else None
     for holder in (metadata, first, metadata.get("plate"), metadata.get("well"), metadata.get("image-label")):
         version = holder.get("version") if isinstance(holder, Mapping) else None
         if isinstance(version, str):
@@ -279,7 +279,7 @@ def convert_ome(
     if not is_series and (is_new == (expected == _NEW) or not title.startswith("OME-Zarr")):
         return attributes
     members = attributes["ome"] if is_new else {key: attributes[key] for key in _MEMBERS if key in attributes}
-    version = members.get("version", _NEW) if is_new else _version_of(members)
+    version = members.get("version", _NEW) if is_new else _version(members) or _OLD
     others = {key: value for key, value in attributes.items() if key != "ome" and key not in members}
     reason = (
         "" if version == (_NEW if is_new else _OLD) else f"only version {_NEW if is_new else _OLD} can be converted"
@@ -294,16 +294,6 @@ def convert_ome(
     if is_new:
         return others | {key: _with_version(key, value) for key, value in members.items() if key != "version"}
     return others | {"ome": {"version": _NEW} | {key: _without_version(value) for key, value in members.items()}}
-
-
-def _version_of(members: Mapping[str, Any]) -> str:
-    """Return the version of metadata up to 0.4, which is 0.4 if no member specifies one."""
-    for key in _WITH_VERSION:
-        value = members.get(key)
-        item = value[0] if isinstance(value, list | tuple) and value else value
-        if isinstance(item, Mapping) and isinstance(item.get("version"), str):
-            return str(item["version"])
-    return _OLD
 
 
 def _without_version(value: Any) -> Any:

@@ -142,15 +142,8 @@ def geo_pyramid_attributes(
                 "resampling_method": _RESAMPLING[method],
             }
         layout.append(item | _grid(level, affine))
-    used = ["multiscales", "spatial", *(["proj"] if crs is not None else [])]
-    kept = {name: value for name, value in attributes.items() if name != "multiscales"}
-    return {
-        **kept,
-        "zarr_conventions": _declared(attributes, used),
-        "multiscales": {"layout": layout, "resampling_method": _RESAMPLING[method]},
-        "spatial:dimensions": list(names),
-        **(_crs(crs) if crs is not None else {}),
-    }
+    multiscales = {"layout": layout, "resampling_method": _RESAMPLING[method]}
+    return _spatial(attributes, ["multiscales"], names, crs) | {"multiscales": multiscales}
 
 
 def geo_level_attributes(
@@ -165,14 +158,7 @@ def geo_level_attributes(
         crs: The coordinate reference system.
         level: The level.
     """
-    used = ["spatial", *(["proj"] if crs is not None else [])]
-    return {
-        **attributes,
-        "zarr_conventions": _declared(attributes, used),
-        "spatial:dimensions": list(names),
-        **_grid(level, affine),
-        **(_crs(crs) if crs is not None else {}),
-    }
+    return _spatial(attributes, [], names, crs) | _grid(level, affine)
 
 
 def _grid(level: PyramidLevel, affine: Affine | None) -> dict[str, Any]:
@@ -185,9 +171,15 @@ def _grid(level: PyramidLevel, affine: Affine | None) -> dict[str, Any]:
     return grid
 
 
-def _crs(crs: CRS) -> dict[str, Any]:
+def _spatial(
+    attributes: Mapping[str, Any], used: Sequence[str], names: Sequence[str], crs: CRS | None
+) -> dict[str, Any]:
+    """Return attributes with the conventions ``spatial`` and ``proj``, and declarations of these and of others that are used."""
+    crs = crs or CRS()
     values = {"proj:code": crs.code, "proj:wkt2": crs.wkt, "proj:projjson": crs.projjson}
-    return {name: value for name, value in values.items() if value}
+    proj = {name: value for name, value in values.items() if value}
+    declared = _declared(attributes, [*used, "spatial", *(["proj"] if proj else [])])
+    return {**attributes, "zarr_conventions": declared, "spatial:dimensions": list(names), **proj}
 
 
 def _declared(attributes: Mapping[str, Any], used: Sequence[str]) -> list[Any]:

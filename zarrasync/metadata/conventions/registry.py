@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from zarrasync._util import plugins
@@ -47,23 +48,22 @@ def meaning_of(metadata: NodeMetadata) -> Meaning:
         return Meaning()
     names = {*attributes, *(name[: name.index(":") + 1] for name in attributes if ":" in name)}
     functions = [interpret for marks, interpret in _CONVENTIONS if not names.isdisjoint(marks)]
-    functions += [_plugin(name) for name in sorted(plugins.entry_points_in(plugins.CONVENTIONS).keys() & names)]
+    functions += [
+        partial(_interpret_with_plugin, name)
+        for name in sorted(plugins.entry_points_in(plugins.CONVENTIONS).keys() & names)
+    ]
     meanings = [meaning for interpret in functions if (meaning := interpret(attributes)) is not None]
     return merge(meanings) if meanings else Meaning()
 
 
-def _plugin(name: str) -> Interpret:
-    """Return the function of another package. If it fails, the node has a violation and can still be shown."""
-
-    def interpret(attributes: Mapping[str, Any]) -> Meaning | None:
-        try:
-            meaning = plugins.find(plugins.CONVENTIONS, name)(attributes)
-        except Exception as error:
-            message = f"the convention {name!r} of another package failed: {type(error).__name__}: {error}"
-            return Meaning(violations=(Violation("error", name, message),))
-        return meaning if isinstance(meaning, Meaning) else None
-
-    return interpret
+def _interpret_with_plugin(name: str, attributes: Mapping[str, Any]) -> Meaning | None:
+    """Call the function of another package. If it fails, the node has a violation and can still be shown."""
+    try:
+        meaning = plugins.find(plugins.CONVENTIONS, name)(attributes)
+    except Exception as error:
+        message = f"the convention {name!r} of another package failed: {type(error).__name__}: {error}"
+        return Meaning(violations=(Violation("error", name, message),))
+    return meaning if isinstance(meaning, Meaning) else None
 
 
 # ------------------------------------------------------------------ axes of arrays

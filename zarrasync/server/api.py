@@ -26,7 +26,7 @@ from zarrasync.server.images import Scale, palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Request, Response
-from zarrasync.server.query import Query, colours_of, decodes, integer_of
+from zarrasync.server.query import Colours, Query, colours_of, decodes, integer_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import Selection
@@ -262,7 +262,7 @@ class Api:
 
     async def tile(self, request: Request) -> Response:
         """Return a tile."""
-        query, colours = request.query, colours_of(request.query)
+        query = request.query
         zoom, x, y = (int(request.parameters[name]) for name in ("z", "x", "y"))
         body = await self._service.render_tile(
             query.get("path", ""),
@@ -270,15 +270,10 @@ class Api:
             x,
             y,
             index=query.get("index", ""),
-            cmap=colours.cmap,
-            low=colours.low,
-            high=colours.high,
-            scale=colours.scale,
-            below=colours.below,
-            above=colours.above,
             origin=query.get("origin", ""),  # type: ignore[arg-type]  # it is checked
             plane=query.get("plane", ""),
             decode=decodes(query),
+            **colours_of(query),
         )
         return content_response(request, [body], "image/png", self._max_age, compress=False)
 
@@ -364,7 +359,7 @@ def _png(selection: Selection, axes: list[Column], query: Query, stored: npt.NDA
     low, high = summary.minimum or 0.0, summary.maximum if summary.maximum is not None else 1.0
     flags = flag_labels(presentation.encoding.flags)
     labels = LabelColours(flags.colours if flags is not None else None)
-    return {}, [render(values, colours_of(query).style(low, high, labels))]
+    return {}, [render(values, Colours(**colours_of(query)).style(low, high, labels))]
 
 
 _RENDERERS: dict[str, Callable[[Selection, list[Column], Query, npt.NDArray[Any]], Rendered]] = {

@@ -33,7 +33,6 @@ class TileMatrixSet:
     Attributes:
         name: The name that OGC has registered.
         crs: The coordinate reference system.
-        uri: Its name in documents of WMTS.
         bounds: The covered area.
         columns: The number of columns at zoom 0, which has one row.
         metres: Metres per unit of the coordinates, for scales.
@@ -41,7 +40,6 @@ class TileMatrixSet:
 
     name: str
     crs: str
-    uri: str
     bounds: Bounds
     columns: int
     metres: float
@@ -68,25 +66,8 @@ class TileMatrixSet:
 
 
 MATRIX_SETS = {
-    item.name: item
-    for item in (
-        TileMatrixSet(
-            "WebMercatorQuad",
-            MERCATOR,
-            "http://www.opengis.net/def/crs/EPSG/0/3857",
-            (-_HALF, -_HALF, _HALF, _HALF),
-            1,
-            1.0,
-        ),
-        TileMatrixSet(
-            "WorldCRS84Quad",
-            CRS84,
-            "http://www.opengis.net/def/crs/OGC/1.3/CRS84",
-            (-180.0, -90.0, 180.0, 90.0),
-            2,
-            METRES_PER_DEGREE,
-        ),
-    )
+    "WebMercatorQuad": TileMatrixSet("WebMercatorQuad", MERCATOR, (-_HALF, -_HALF, _HALF, _HALF), 1, 1.0),
+    "WorldCRS84Quad": TileMatrixSet("WorldCRS84Quad", CRS84, (-180.0, -90.0, 180.0, 90.0), 2, METRES_PER_DEGREE),
 }
 
 

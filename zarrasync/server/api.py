@@ -224,34 +224,21 @@ class Api:
 
     async def chart(self, request: Request) -> Response:
         """Return the values along one axis."""
-        query = request.query
-        facts = await self._service.chart(
-            query.get("path", ""),
-            query.get("select", "..."),
-            points=integer_of(query, "points", 1000, 1, 10_000),
-            decode=decodes(query),
-        )
+        points = integer_of(request.query, "points", 1000, 1, 10_000)
+        facts = await self._service.chart(**_arguments(request.query, "select"), points=points)
         return json_response(request, facts, self._max_age)
 
     # -------------------------------------------------------------- planes
 
     async def stats(self, request: Request) -> Response:
         """Return statistics of a plane."""
-        query = request.query
-        bins = integer_of(query, "bins", 64, 1, 1024)
-        facts = await self._service.statistics(
-            query.get("path", ""),
-            index=query.get("index", ""),
-            bins=bins,
-            plane=query.get("plane", ""),
-            decode=decodes(query),
-        )
+        bins = integer_of(request.query, "bins", 64, 1, 1024)
+        facts = await self._service.statistics(**_arguments(request.query, "index", "plane"), bins=bins)
         return json_response(request, facts, self._max_age)
 
     async def view(self, request: Request) -> Response:
         """Return the axes, levels and zooms of an array or a pyramid."""
-        query = request.query
-        facts = await self._service.view(query.get("path", ""), plane=query.get("plane", ""), decode=decodes(query))
+        facts = await self._service.view(**_arguments(request.query, "plane"))
         return json_response(request, facts, self._max_age)
 
     async def colours(self, request: Request) -> Response:
@@ -264,18 +251,15 @@ class Api:
         """Return a tile."""
         query = request.query
         zoom, x, y = (int(request.parameters[name]) for name in ("z", "x", "y"))
-        body = await self._service.render_tile(
-            query.get("path", ""),
-            zoom,
-            x,
-            y,
-            index=query.get("index", ""),
-            origin=query.get("origin", ""),  # type: ignore[arg-type]  # it is checked
-            plane=query.get("plane", ""),
-            decode=decodes(query),
-            **colours_of(query),
-        )
+        plane = _arguments(query, "index", "plane", "origin")
+        body = await self._service.render_tile(zoom=zoom, x=x, y=y, **plane, **colours_of(query))
         return content_response(request, [body], "image/png", self._max_age, compress=False)
+
+
+def _arguments(query: Query, *names: str) -> dict[str, Any]:
+    """Return the arguments of a function of the service: the path, ``decode``, and parameters with some names."""
+    others = {name: query[name] for name in names if name in query}
+    return {"path": query.get("path", ""), "decode": decodes(query), **others}
 
 
 def _summary(path: str, node: Member | InvalidMember) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.statistics import Summary
-from zarrasync.server.hierarchy import InvalidMember, Member
+from zarrasync.server.hierarchy import Member
 from zarrasync.server.images import Scale, palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
@@ -139,7 +139,7 @@ class Api:
         body["format"] = node.zarr_format
         if not path.strip("/"):
             body["store"] = self._service.name
-        members: Iterable[tuple[str, Member | InvalidMember]] | None = ()
+        members: Iterable[tuple[str, Member | None]] | None = ()
         if isinstance(node, AsyncGroup):
             meaning = meaning_of(node.metadata)
             body["info"] = meaning_facts(meaning)
@@ -262,10 +262,12 @@ def _arguments(query: Query, *names: str) -> dict[str, Any]:
     return {"path": query.get("path", ""), "decode": decodes(query), **others}
 
 
-def _summary(path: str, node: Member | InvalidMember) -> dict[str, Any]:
-    if isinstance(node, InvalidMember):
-        return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
-    summary: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
+def _summary(path: str, node: Member | None) -> dict[str, Any]:
+    """Return a node as JSON; ``None`` for one that cannot be read."""
+    summary: dict[str, Any] = {"path": path.strip("/"), "name": path.rpartition("/")[2]}
+    if node is None:
+        return {**summary, "kind": "broken"}
+    summary["name"] = node.basename
     if isinstance(node, AsyncGroup):
         return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels), "title": _title(node)}
     return {

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, Never, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from zarrasync.server.edr_documents import (
 )
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis, collections_of, open_collection
 from zarrasync.server.edr_plan import Plan, Span, make_plan
-from zarrasync.server.edr_plan import Request as Wanted
 from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
 from zarrasync.server.geometries import parse_coords
 from zarrasync.server.limits import BadQuery, TooMuch
@@ -130,21 +129,14 @@ class Edr:
 
     async def collections(self, request: Request) -> Response:
         """Return all collections, with notes about those whose coordinates are invalid."""
-        found, url = await collections_of(self._service), _url(request)
-        makers = await gather([partial(self._document_or_error, collection, url) for collection in found])
-
-        def respond() -> Response:
-            documents: list[dict[str, Any]] = []
-            notes: list[str] = []
-            for collection, make in zip(found, makers, strict=True):
-                try:
-                    documents.append(make())
-                except ZarrError as error:
-                    notes.append(f"the collection {collection.id!r} is left out: {public_message(error)}")
-            body = {"links": [link(f"{url}/collections", "self")], "collections": documents}
-            return json_response(request, body | ({"notes": notes} if notes else {}), self._service.max_age)
-
-        return await self.compute(respond)
+        url = _url(request)
+        found = await gather(
+            [partial(self._document_or_note, item, url) for item in await collections_of(self._service)]
+        )
+        documents, notes = ([item for item in found if isinstance(item, kind)] for kind in (dict, str))
+        body = {"links": [link(f"{url}/collections", "self")], "collections": documents}
+        body |= {"notes": notes} if notes else {}
+        return await self.compute(lambda: json_response(request, body, self._service.max_age))
 
     async def collection(self, request: Request) -> Response:
         """Return a collection."""
@@ -152,14 +144,14 @@ class Edr:
         make = await self._document(found, _url(request))
         return await self.compute(lambda: json_response(request, make(), self._service.max_age))
 
-    async def _document_or_error(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the description of a collection, or raises the error about its coordinates."""
+    async def _document_or_note(self, collection: Collection, url: str) -> dict[str, Any] | str:
+        """Return the description of a collection, or a note about the error in its coordinates."""
         try:
-            return await self._document(collection, url)
+            return await self.compute(await self._document(collection, url))
         except StoreError:  # the store may respond to the next request
             raise
         except ZarrError as error:
-            return partial(_raise, error)
+            return f"the collection {collection.id!r} is left out: {public_message(error)}"
 
     async def _document(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the description of a collection, which may contain many times."""
@@ -200,7 +192,6 @@ class Edr:
             if own is not None and heights is not None:
                 raise BadQuery("z and the heights of bbox exclude each other")
             heights = own if own is not None else heights
-        wanted = Wanted(where, times, heights)
 
         async def prepare() -> tuple[Collection, list[Plan], dict[str, Presentation]]:
             collection = await open_collection(service, request.parameters["id"])
@@ -210,7 +201,8 @@ class Edr:
             async def plan(name: str) -> Plan:
                 axes = await collection.axes(service, name)
                 chosen = await select(service.described, collection.arrays[name], query.get("select") or "...")
-                return await service.chunks.compute(partial(make_plan, chosen, axes, wanted, service.limits))
+                make = partial(make_plan, chosen, axes, where, times, heights, service.limits)
+                return await service.chunks.compute(make)
 
             plans = await gather([partial(plan, name) for name in names])
             return collection, plans, await self._presentations(collection, names)
@@ -263,10 +255,6 @@ class Edr:
             values = await self._admit(partial(self._service.chunks.read, view, plan.arranged))
             parts.append((points, values))
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))
-
-
-def _raise(error: Exception) -> Never:
-    raise error
 
 
 def _rendered(plan: Plan, presentation: Presentation, render: Callable[[Any], Any], stored: npt.NDArray[Any]) -> Any:

@@ -27,21 +27,6 @@ _BLOCK_CELLS = 1 << 19
 """Cells that are read and formatted at a time, if chunks are not larger."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """The selection of a request, by coordinates.
-
-    Attributes:
-        where: The points, or the region.
-        times: The times; ``None`` for all.
-        heights: The heights; ``None`` for all.
-    """
-
-    where: Points | Region
-    times: Query | None = None
-    heights: Query | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The cells to read of one array.
@@ -217,13 +202,22 @@ def _joined(cuts: Sequence[int], most: int) -> list[Span]:
 # ------------------------------------------------------------------ planning
 
 
-def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Request, limits: Limits) -> Plan:
+def make_plan(
+    chosen: Selection,
+    axes: Sequence[GridAxis | None],
+    where: Points | Region,
+    times: Query | None,
+    heights: Query | None,
+    limits: Limits,
+) -> Plan:
     """Return what a request reads of one array. An array without times is the same at all times.
 
     Args:
         chosen: The array, with one element of each further dimension.
         axes: Its axes; ``None`` for those without coordinates.
-        request: The selection by coordinates.
+        where: The points, or the region.
+        times: The times; ``None`` for all.
+        heights: The heights; ``None`` for all.
         limits: The limits of requests.
 
     Raises:
@@ -246,20 +240,20 @@ def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Reque
             indices.append(slice(0, array.shape[number]))
     draft = Plan(array, tuple(axes), tuple(indices), {}, limits=limits)
     if "t" in draft.numbers:
-        times = as_slice(np.arange(len(draft.axis("t").values))[_located(draft.axis("t"), request.times)])
-        if not isinstance(times, slice) or times.step not in (None, 1):
+        span = as_slice(np.arange(len(draft.axis("t").values))[_located(draft.axis("t"), times)])
+        if not isinstance(span, slice) or span.step not in (None, 1):
             raise BadQuery(
                 f"the times of {draft.axis('t').name!r} are not sorted, so that only one or all can be requested"
             )
-        draft = draft.selecting({"t": times})
+        draft = draft.selecting({"t": span})
     if "z" in draft.numbers:
-        draft = draft.selecting({"z": _located(draft.axis("z"), request.heights)})
-    elif request.heights is not None or getattr(request.where, "z", None) is not None:
+        draft = draft.selecting({"z": _located(draft.axis("z"), heights)})
+    elif heights is not None or getattr(where, "z", None) is not None:
         raise BadQuery(f"{draft.name!r} has no heights; request it without z")
-    if isinstance(request.where, Region):
-        plan = _of_region(draft, request.where)
+    if isinstance(where, Region):
+        plan = _of_region(draft, where)
     else:
-        plan = (_of_point if request.where.is_single else _of_points)(draft, request.where)
+        plan = (_of_point if where.is_single else _of_points)(draft, where)
     plan.spans  # noqa: B018  # checked here, on the thread that plans, and kept
     return plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,19 +35,6 @@ _LEAST_BYTES = _CACHE_BYTES >> 10
 """The least memory that the cache counts per object."""
 _NODE_BYTES = 2048
 """Memory of a node without its coordinates."""
-
-
-@dataclass(frozen=True)
-class InvalidMember:
-    """A member of a group that cannot be read.
-
-    Attributes:
-        name: The name of the member.
-        message: The problem.
-    """
-
-    name: str
-    message: str
 
 
 class Hierarchy:
@@ -143,8 +130,8 @@ class Hierarchy:
 
     # -------------------------------------------------------------- members
 
-    async def members(self, path: str) -> tuple[tuple[str, Member | InvalidMember], ...] | None:
-        """Return the members of a group by name; ``None`` if the store cannot list them."""
+    async def members(self, path: str) -> tuple[tuple[str, Member | None], ...] | None:
+        """Return the members of a group by name, ``None`` for those that cannot be read; ``None`` if the store cannot list them."""
         return await self.cached(("members", normalize_path(path)), lambda: self._members(path))
 
     async def descendants(self) -> tuple[tuple[str, Member], ...] | None:
@@ -160,14 +147,12 @@ class Hierarchy:
             for path, members in zip(level, listed, strict=True):
                 if members is None or len(nodes) + len(members) > self.limits.max_members:
                     return None
-                valid = ((name, node) for name, node in members if not isinstance(node, InvalidMember))
-                next_level.extend((join(path, name), node) for name, node in valid)
+                next_level.extend((join(path, name), node) for name, node in members if node is not None)
             nodes.extend(next_level)
             level = [path for path, node in next_level if isinstance(node, AsyncGroup)]
         return tuple(nodes)
 
-    async def _members(self, path: str) -> tuple[tuple[str, Member | InvalidMember], ...] | None:
-        """Return the members of a group. An invalid member does not prevent the others from being returned."""
+    async def _members(self, path: str) -> tuple[tuple[str, Member | None], ...] | None:
         node = await self.node(path)
         if not isinstance(node, AsyncGroup):
             return ()
@@ -175,8 +160,7 @@ class Hierarchy:
             members, failures = await readable_members(node)
         except UnsupportedOperation:
             return None
-        invalid = [(name, InvalidMember(name, str(error))) for name, error in failures.items()]
-        return tuple(sorted([*members, *invalid], key=lambda item: item[0]))
+        return tuple(sorted([*members, *((name, None) for name in failures)], key=lambda item: item[0]))
 
     # -------------------------------------------------------------- versions
 

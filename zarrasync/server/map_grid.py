@@ -44,9 +44,9 @@ class TileMatrixSet:
     columns: int
     metres: float
 
-    def resolution(self, zoom: int, size: int = 256) -> float:
-        """Return the units per pixel of tiles with a number of pixels along each side."""
-        return (self.bounds[2] - self.bounds[0]) / (self.columns * size * 2.0**zoom)
+    def resolution(self, zoom: int) -> float:
+        """Return the units per pixel of tiles of 256 pixels."""
+        return (self.bounds[2] - self.bounds[0]) / (self.columns * 256 * 2.0**zoom)
 
     def scale(self, zoom: int) -> float:
         """Return the denominator of the scale of tiles of 256 pixels, by the definition of WMTS."""
@@ -164,13 +164,6 @@ class Window:
             first = np.floor(safe - 0.5).astype(np.intp)
             fraction = safe - 0.5 - first
             stop = first + 2
-        return cls._numbered(places, first, stop, fraction, is_inside)
-
-    @classmethod
-    def _numbered(
-        cls, places: AxisPlaces, first: Indices, stop: Indices, fraction: Floats, is_inside: npt.NDArray[np.bool_]
-    ) -> Window:
-        """Return a window with the numbers of only those elements that are needed. Changes the arrays in place."""
         size = len(places)
         if not is_inside.any():
             empty, nothing = np.zeros(0, np.intp), np.zeros(first.shape, np.int32)

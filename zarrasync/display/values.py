@@ -345,8 +345,6 @@ def _text(item: Any) -> str | None:
 
 def _quoted(text: str) -> bytes:
     """Return a field of CSV, in quotes if it needs them."""
-    if not any(mark in text for mark in ',"\r\n'):
-        return text.encode(errors="backslashreplace")
-    line = io.StringIO()
-    csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow([text])
-    return line.getvalue().encode(errors="backslashreplace")
+    if any(mark in text for mark in ',"\r\n'):
+        text = '"' + text.replace('"', '""') + '"'
+    return text.encode(errors="backslashreplace")

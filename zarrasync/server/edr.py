@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -38,12 +38,12 @@ from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
 from zarrasync.server.geometries import parse_coords
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.messages import Request, Response
+from zarrasync.server.raw_keys import Admit
 from zarrasync.server.responses import accepts_gzip, cache_control, content_response, json_response, public_message
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import select
 from zarrasync.server.service import Service
 
-Admit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 T = TypeVar("T")
 
 _SMALL_CELLS = 1 << 17

@@ -105,7 +105,7 @@ class MapRoutes:
         self._service, self._maps, self._max_age = service, service.maps, service.max_age
         tile, images = "/tiles/{tms}/{z}/{x}/{y}", tuple(_IMAGES.values())
         tile_parameters = (*_PICTURE, _SIZE)
-        bounds = "{minx},{miny},{maxx},{maxy}"
+        bounds, colours = "{minx},{miny},{maxx},{maxy}", "Colours and their values"
         described, sides = (*tile_parameters, _FORMAT), (*_PICTURE, *_SIDES)
 
         def pictures(
@@ -128,12 +128,8 @@ class MapRoutes:
                 "The value at a point",
                 (_VARIABLE, _SEL, _NODATA, _COORD_CRS),
             ),
-            *(
-                Route(f"legend{n}", path, self.legend, "Colours and their values", (_VARIABLE, *_STYLE, *size), kinds)
-                for n, (path, size, kinds) in enumerate(
-                    (("/legend.json", (), ("application/json",)), ("/legend.png", _SIDES[:2], ("image/png",)))
-                )
-            ),
+            Route("legend0", "/legend.json", self.legend, colours, (_VARIABLE, *_STYLE)),
+            Route("legend1", "/legend.png", self.legend, colours, (_VARIABLE, *_STYLE, *_SIDES[:2]), ("image/png",)),
             Route(
                 "statistics",
                 "/statistics",

@@ -249,17 +249,14 @@ class Service:
         array, names = selection.array, selection.names
         places = await positions_of(array, {name: Query(column, method) for name, column in columns.items()})
         key: list[Any] = [places.get(name, index) for name, index in zip(names, selection.indices, strict=True)]
-        others = [number for number, name in enumerate(names) if name not in places]
         view = array.view[tuple(key)]
-        is_kept = [number for number in others if not isinstance(key[number], int)]
+        kept = [name for name, item in zip(names, key, strict=True) if name not in places and not isinstance(item, int)]
         shown = await self.chunks.read(view, selection.presentation.show)
         columns_of_axes = {column.name: column.values for column in await self.read_coordinates(selection)}
         values = np.moveaxis(shown.values, axis_of_points(key), 0)
-        coordinates = {names[number]: columns_of_axes[names[number]] for number in is_kept}
-        for name, place in places.items():
-            coordinates[name] = columns_of_axes[name][place]
-        dimensions = ("point", *(names[number] for number in is_kept))
-        return SelectedValues(values, dimensions, coordinates, shown.unit, array.attrs)
+        coordinates = {name: columns_of_axes[name] for name in kept}
+        coordinates |= {name: columns_of_axes[name][place] for name, place in places.items()}
+        return SelectedValues(values, ("point", *kept), coordinates, shown.unit, array.attrs)
 
     async def _read(self, selection: Selection) -> SelectedValues:
         columns = await self.read_coordinates(selection)

@@ -16,13 +16,10 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from zarrasync.server.limits import Limits
+from zarrasync.server.slow_clients import Pace, SlowClients
 
-_SWEEP_SECONDS = 0.5
-"""Time between two checks of all connections."""
 _LINGERING_SECONDS = 2.0
 """Time for which the body of a request is received and ignored."""
-_PROGRESS_BYTES = 64 << 10
-"""Bytes that a client must receive within ``Limits.timeout`` if it has not received everything."""
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -90,7 +87,7 @@ class _Guard:
         self._admitted: set[_Connection] = set()
         self._refused: set[_Connection] = set()
         self._reserve = max(limits.connections // 16, 1)
-        self._timer: asyncio.TimerHandle | None = None
+        self.slow_clients = SlowClients(limits)
 
     def __call__(self) -> asyncio.Protocol:
         options = self._server._kwargs  # noqa: SLF001  # has no public factory for protocols of another class
@@ -110,8 +107,6 @@ class _Guard:
         Connections that wait for a request make room: of the client that has most connections, the oldest one. A
         client without another connection may also use the reserve, so that health checks pass.
         """
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
         if len(self._admitted) >= self.limits.connections:
             counts = Counter(each.client for each in self._admitted)
             waiting = (each for each in self._admitted if each.is_waiting)
@@ -137,15 +132,6 @@ class _Guard:
         for connection in (*self._admitted, *self._refused):
             connection.abort()
 
-    def _sweep(self) -> None:
-        """Close connections whose clients are too slow."""
-        loop = asyncio.get_running_loop()
-        for connection in (*self._admitted, *self._refused):
-            if connection.is_too_slow(loop.time()):
-                connection.abort()
-        busy = self._admitted or self._refused
-        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep) if busy else None
-
 
 class _Connection(web.RequestHandler):
     """A connection: aiohttp's protocol, which keeps an eye on the client. Its responses to malformed requests are JSON.
@@ -159,11 +145,9 @@ class _Connection(web.RequestHandler):
         super().__init__(server, **options)
         self.client, self.since = "", 0.0
         self._guard = guard
-        self._socket: asyncio.Transport  # ``transport`` is that of admitted connections
+        self._pace: Pace
         self._is_admitted = False
         self._active = 0  # requests that are processed
-        self._head_began: float | None = None
-        self._unsent, self._unsent_since = 0, 0.0
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -178,8 +162,8 @@ class _Connection(web.RequestHandler):
     # -------------------------------------------------------------- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = cast("asyncio.Transport", transport)
-        self._head_began = self.since = asyncio.get_running_loop().time()
+        self._pace = self._guard.slow_clients.watch(cast("asyncio.Transport", transport))
+        self.since = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if isinstance(peer, tuple) else ""
         self._is_admitted = self._guard.admit(self)
@@ -188,15 +172,16 @@ class _Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         if not self._is_admitted:
-            self._socket.write(_REFUSAL)
-            self._socket.close()
+            self._pace.transport.write(_REFUSAL)
+            self._pace.transport.close()
             return
-        if self._head_began is None and not self._active:
-            self._head_began = asyncio.get_running_loop().time()
+        if not self._active:
+            self._pace.begin_head()
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._guard.remove(self)
+        self._guard.slow_clients.forget(self._pace)
         if self._is_admitted:
             super().connection_lost(exc)
 
@@ -205,7 +190,7 @@ class _Connection(web.RequestHandler):
     def begin_request(self) -> None:
         """Note that the head of a request has arrived."""
         self._active += 1
-        self._head_began = None
+        self._pace.head_began = None
 
     def end_request(self) -> None:
         """Note that a request has been processed."""
@@ -215,17 +200,9 @@ class _Connection(web.RequestHandler):
     @property
     def is_waiting(self) -> bool:
         """Whether the connection neither has a request nor sends a response."""
-        return not self._active and not self._socket.get_write_buffer_size()
-
-    def is_too_slow(self, now: float) -> bool:
-        """Return whether the client takes too long to send a request or to receive a response."""
-        limits, unsent = self._guard.limits, self._socket.get_write_buffer_size()
-        if unsent and self._unsent and self._unsent - _PROGRESS_BYTES < unsent <= self._unsent:
-            return now - self._unsent_since > limits.timeout
-        self._unsent, self._unsent_since = unsent, now
-        return self._head_began is not None and now - self._head_began > limits.head_timeout
+        return not self._active and not self._pace.transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Close the connection without waiting for the client."""
         self._guard.remove(self)  # the transport reports its end later, and others need the place now
-        self._socket.abort()
+        self._pace.transport.abort()

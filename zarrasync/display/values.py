@@ -142,11 +142,6 @@ def as_csv(values: npt.NDArray[Any]) -> str:
     return text.getvalue()
 
 
-def as_json_members(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
-    """Return values as a JSON document; see ``as_json``."""
-    return json.dumps(as_json(values), ensure_ascii=ascii_only, allow_nan=False)
-
-
 def npy_bytes(values: npt.NDArray[Any]) -> bytes:
     """Return values as an ``.npy`` file. Variable-length strings are padded to the length of the longest one."""
     if values.dtype.kind in "OT":

@@ -37,8 +37,10 @@ def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) 
 
 def _points_of(values: npt.NDArray[Any], width: int) -> dict[str, list[float | None]]:
     numbers = np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan)
+    if width == 1:
+        return {"values": strict(numbers.tolist())}
     padded = np.full(-(-len(numbers) // width) * width, np.nan)
     padded[: len(numbers)] = numbers
     points = padded.reshape(-1, width)
-    low, high = (strict(reduce(points, axis=1).tolist()) for reduce in (np.fmin.reduce, np.fmax.reduce))
-    return {"values": low} if width == 1 else {"low": low, "high": high}
+    ends = {"low": np.fmin.reduce(points, axis=1), "high": np.fmax.reduce(points, axis=1)}
+    return {name: strict(values.tolist()) for name, values in ends.items()}

@@ -109,7 +109,7 @@ async def test_other_values_are_tables(page, url):
         "version": ["7"],
         "stations/name": ["Oslo", "Oslo"],
         "stations/site": ["Oslo", "23", "1492"],
-        "time": ["2024-01-01", "2024-01-01T00:00:00"],
+        "time": ["2024-01-01", "2024-01-01"],
     }.items():
         await page.goto(f"{url}#path={path}")
         await expect(page.locator("#title")).to_have_text(f"/{path}")
@@ -120,6 +120,39 @@ async def test_other_values_are_tables(page, url):
     await page.goto(f"{url}#path=stations/spectrum")
     await expect(page.locator("#chart path")).to_have_count(2)
     await expect(page.locator("#values tbody tr").nth(1)).to_contain_text(re.compile(r"^1\s*0.9937\d+ \+ 0.0497\d+i$"))
+
+
+@pytest.mark.parametrize("page", [{}, {"color_scheme": "dark"}, PHONE], indirect=True)
+async def test_columns_of_tables_are_dates_or_numbers(page, url, tmp_path):
+    root = sync.open_group(tmp_path / "weather.zarr", mode="r+")
+    since = {"units": "hours since 2024-01-01"}
+    root.create_array("hours", data=np.array([0, 24, 30]), attributes=since)
+    root.create_array("days", data=np.array([0, 24, 48]), attributes={**since, "calendar": "noleap"})
+    pairs = np.array([["2024-01-01", "2024-01-02T06:00"], ["NaT", "2024-01-02"]], "M8[ns]")
+    root.create_array("pairs", data=pairs, dimension_names=("a", "b"))
+    root.create_array("ids", data=np.array([2**63 - 1, -5]))
+    root.create_array("texts", data=np.array(["2024-01-01T00:00:00", "1"]))
+    times = ["2024-01-01T00:00:00", "2024-01-02T00:00:00", "2024-01-02T06:00:00"]
+    nanoseconds = [f"2024-01-02T{time}.000000000" for time in ("06:00:00", "00:00:00")]
+    left, right = "start", "right"
+    for path, texts, alignment in (
+        ("hours", [*zip("012", times, strict=True)], [right, left]),  # one of which is not midnight
+        ("days", [("0", "2024-01-01"), ("1", "2024-01-02"), ("2", "2024-01-03")], [right, left]),
+        ("pairs", [("0", "2024-01-01", nanoseconds[0]), ("1", "missing", nanoseconds[1])], [right, left, left]),
+        ("ids", [("0", str(2**63 - 1)), ("1", "-5")], [right, right]),
+        ("texts", [("0", "2024-01-01T00:00:00"), ("1", "1")], [right, left]),
+        ("stations/site", [("Oslo", "23", "1492")], [left, right, right]),
+    ):
+        await page.goto(f"{url}?{path.replace('/', '-')}#path={path}")
+        table = page.locator("#values table")
+        for number, cells in enumerate(texts):
+            await expect(table.locator("tbody tr").nth(number).locator("th, td")).to_have_text(list(cells))
+        for line in ("thead tr", "tbody tr:first-child"):
+            for cell, side in zip(await table.locator(f"{line} > *").all(), alignment, strict=True):
+                assert (
+                    await cell.evaluate("(cell) => getComputedStyle(cell).textAlign.replace('left', 'start')") == side
+                )
+                assert await cell.evaluate("(cell) => getComputedStyle(cell).fontVariantNumeric") == "tabular-nums"
 
 
 async def test_a_click_shows_a_profile_and_slices_can_be_downloaded(page, url):

@@ -214,6 +214,27 @@ async def test_colours_are_shown_and_scales_chosen(page, url):
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+async def test_code_and_files_contain_all_channels_of_colours(page, url):
+    for path, picture, items in (
+        ("rgb", PIXELS[..., :3], "[null, null, zarr.slice(0, 3)]"),
+        ("rgba", PIXELS.transpose(2, 0, 1), "[zarr.slice(0, 4), null, null]"),
+    ):
+        await page.goto(f"{url}?{path}#path={path}")
+        await settled(page)
+        for tab in ("zarrasync", "xarray"):
+            await page.get_by_role("tab", name=tab, exact=True).click()
+            code, found = await page.locator("#code").text_content(), dict[str, Any]()
+            await asyncio.to_thread(exec, f"import numpy as np\n{code}\nvalues = np.asarray(values)", found)
+            np.testing.assert_array_equal(found["values"], picture)
+        await page.get_by_role("tab", name="zarrita").click()
+        await expect(page.locator("#code")).to_contain_text(items)
+        async with page.expect_download() as waiting:
+            await page.get_by_role("link", name="npy").click()
+        np.testing.assert_array_equal(np.load(await (await waiting.value).path()), picture)
+    await page.locator("#cmap").select_option("viridis")
+    await expect(page.locator("#code")).to_contain_text("[0, null, null]")
+
+
 async def test_coastlines_lie_between_land_and_sea(page, url):
     globe = pytest.importorskip("global_land_mask").globe
     await page.goto(f"{url}#path=world/flat&range=0,1&cmap=gray")

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -204,18 +205,14 @@ def shape(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"expected a shape N,N,… or DIM=N,DIM=N,…, found {text!r}") from None
 
 
-def count(text: str) -> int:
-    """Parse a number of at least 0."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text!r}")
+def count(text: str, least: int = 0) -> int:
+    """Parse a number of at least 0, or of at least another one."""
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a number of at least {least}, found {text!r}")
     return int(text)
 
 
-def levels(text: str) -> int:
-    """Parse a number of at least 1."""
-    if count(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
-    return int(text)
+levels = partial(count, least=1)
 
 
 def seconds(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -17,7 +18,7 @@ from zarrasync.cli.arguments import Commands, add_raw, count, open_node, present
 from zarrasync.cli.console import Console, prints_unicode
 from zarrasync.display.presentation import Presentation, Shown, with_short_dates
 from zarrasync.display.text import size_text
-from zarrasync.display.values import as_csv, as_json, as_json_members, npy_bytes
+from zarrasync.display.values import as_csv, as_json, npy_bytes
 from zarrasync.errors import SelectionError
 
 _MOST_BYTES = 1 << 30
@@ -73,8 +74,8 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
         elif kind == "csv":
             _write_csv(view, file, reader)
         elif kind == "json":
-            values = reader.read(view).values
-            file.write(as_json_members(values, ascii_only=not args.output and not prints_unicode()) + "\n")
+            ascii_only, values = not args.output and not prints_unicode(), as_json(reader.read(view).values)
+            file.write(json.dumps(values, ensure_ascii=ascii_only, allow_nan=False) + "\n")
         else:
             file.write(_text_of(view, reader) + "\n")
     return 0

@@ -217,7 +217,12 @@ def _refuse_options(args: argparse.Namespace) -> None:
     if args.variable or (args.path and args.url[0].endswith(".npy")):
         name = "variable" if args.variable else "path"
         args.parser.error(f"--{name} needs a file with several arrays, but {args.url[0]} is one array")
-    for name in ("on_duplicate", "on_gap", "on_late", "on_bad_file", "processes"):
+    _refuse_without_concat(args, "on_duplicate", "on_gap", "on_late", "on_bad_file", "processes")
+
+
+def _refuse_without_concat(args: argparse.Namespace, *names: str) -> None:
+    """Exit if options are used that need ``--concat``."""
+    for name in names:
         if getattr(args, name) != args.parser.get_default(name):
             args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
 
@@ -227,9 +232,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     from zarrasync.bulk.files.ingestion import run_ingestion
 
     if args.concat is None:
-        for name in ("labels", "append", "region", "reserve", "on_duplicate", "on_gap", "on_late"):
-            if getattr(args, name) != args.parser.get_default(name):
-                args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
+        _refuse_without_concat(args, "labels", "append", "region", "reserve", "on_duplicate", "on_gap", "on_late")
         if _has_several(args):
             args.parser.error(
                 f"{' '.join(args.url)}: several files need --concat DIM, the dimension to join them along (the destination "

@@ -7,7 +7,6 @@ import asyncio
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -293,45 +292,25 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-@dataclass
-class _Reads:
-    """Reads of single chunks.
-
-    Attributes:
-        durations: The seconds of each read.
-        sizes: The decoded bytes of each chunk.
-        seconds: The seconds of all reads together.
-    """
-
-    durations: list[float]
-    sizes: list[int]
-    seconds: float
-
-
 async def _measure(store: stores.Store, args: argparse.Namespace) -> dict[str, Any]:
     start = clock.monotonic()
     node = await open_async(store, path=args.path)
     open_seconds = clock.monotonic() - start
     array = await _largest_array(node)
     concurrency = args.concurrency or array.store.concurrency
-    one = await _read_chunks(array, args.seconds / 2, 1)
-    many = await _read_chunks(array, args.seconds / 2, concurrency)
+    one, _, _ = await _read_chunks(array, args.seconds / 2, 1)
+    many, nbytes, seconds = await _read_chunks(array, args.seconds / 2, concurrency)
     await store.close()
     return {
         "array": array.name,
         "chunks": array.chunks,
         "open_ms": open_seconds * 1000,
         "one at a time": {
-            "reads": len(one.sizes),
-            "median_ms": statistics.median(one.durations) * 1000,
-            "p99_ms": float(np.percentile(one.durations, 99)) * 1000,
+            "reads": len(one),
+            "median_ms": statistics.median(one) * 1000,
+            "p99_ms": float(np.percentile(one, 99)) * 1000,
         },
-        "side by side": {
-            "reads": len(many.sizes),
-            "concurrency": concurrency,
-            "seconds": many.seconds,
-            "bytes": sum(many.sizes),
-        },
+        "side by side": {"reads": len(many), "concurrency": concurrency, "seconds": seconds, "bytes": nbytes},
     }
 
 
@@ -352,22 +331,20 @@ async def _largest_array(node: AsyncArray | AsyncGroup) -> AsyncArray:
     return max(arrays, key=lambda array: array.nbytes)
 
 
-async def _read_chunks(array: AsyncArray, seconds: float, concurrency: int) -> _Reads:
-    """Read random chunks for some time."""
-    rng = np.random.default_rng()
-    begin = clock.monotonic()
-    reads, grid = _Reads([], [], 0.0), array.metadata.read_grid
+async def _read_chunks(array: AsyncArray, seconds: float, concurrency: int) -> tuple[list[float], int, float]:
+    """Read random chunks for some time. Return the seconds of each read, the decoded bytes, and the seconds of all."""
+    rng, grid, begin = np.random.default_rng(), array.metadata.read_grid, clock.monotonic()
+    durations, sizes = list[float](), list[int]()
 
     async def reader() -> None:
-        while not reads.durations or clock.monotonic() - begin < seconds:
+        while not durations or clock.monotonic() - begin < seconds:
             coords = tuple(int(rng.integers(axis.nchunks)) for axis in grid.axes)
             start = clock.monotonic()
             values = np.asarray(await array.view[(*grid.box(coords), ...)].read())
-            reads.durations.append(clock.monotonic() - start)
-            reads.sizes.append(values.nbytes)
+            durations.append(clock.monotonic() - start)
+            sizes.append(values.nbytes)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(reader())
-    reads.seconds = clock.monotonic() - begin
-    return reads
+    return durations, sum(sizes), clock.monotonic() - begin

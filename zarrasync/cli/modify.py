@@ -160,10 +160,9 @@ def _places(args: argparse.Namespace) -> _Places:
     """
     source_path, dest_path = normalize_path(args.path), normalize_path(args.dest_path)
     if args.url == args.dest:
-        url, parts = args.url, (source_path.split("/"), dest_path.split("/"))
         if not source_path or not dest_path:
             raise ZarrError("the node has that place already; pass --path and --dest-path, or another DEST")
-        return _Places(url, "/".join(parts[0]), "/".join(parts[1]))
+        return _Places(args.url, source_path, dest_path)
     if is_pipeline(args.url) or is_pipeline(args.dest):
         raise ZarrError("nodes of a URL pipeline are moved with --path and --dest-path, and the same URL twice")
     (source_top, source), (dest_top, dest) = map(_split_url, (args.url, args.dest))

@@ -9,8 +9,7 @@ import re
 import socket
 import ssl
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,6 @@ class _Settings:
         stores: URLs by name; one with the name ``""``.
         of_service: Options of each service.
         of_server: Options of the server.
-        of_run: Options of ``run``.
         tls: The files with certificates and their key.
         logs: Whether each request is logged.
         program: ``"aiohttp"`` or ``"uvicorn"``.
@@ -129,7 +127,6 @@ class _Settings:
     stores: dict[str, str]
     of_service: dict[str, Any]
     of_server: dict[str, Any]
-    of_run: dict[str, Any] = field(default_factory=dict)
     tls: tuple[str, str | None] | None = None
     logs: bool = False
     program: str = "aiohttp"
@@ -147,23 +144,22 @@ class _Settings:
             return asgi.create_app(services, **self.of_server)
         return create_app(services, **self.of_server)
 
-    @property
-    def run(self) -> Callable[..., None]:
-        """The function that runs the application."""
+    def run(self, app: Any, **where: Any) -> None:
+        """Run the application.
+
+        Args:
+            app: The application.
+            **where: Options of ``zarrasync.server.run``.
+        """
         from zarrasync.server.running import run, run_asgi
 
-        return run_asgi if self.program == "uvicorn" else run
-
-    def run_options(self) -> dict[str, Any]:
-        """Return the options of ``run``."""
         logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
         if self.logs:
             logging.getLogger("zarrasync.server.access").setLevel(logging.INFO)
-        if self.tls is None:
-            return self.of_run
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(*self.tls)
-        return {**self.of_run, "ssl_context": context}
+        if self.tls is not None:
+            where["ssl_context"] = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            where["ssl_context"].load_cert_chain(*self.tls)
+        (run_asgi if self.program == "uvicorn" else run)(app, **where)
 
 
 def _serve(args: argparse.Namespace, console: Console) -> int:
@@ -175,25 +171,20 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
     app = settings.make_app()  # raises if an option is invalid
     served = ", ".join(redact(url) for url in settings.stores.values())
     if args.workers == 1:
-        where = {"path": args.unix_socket, "host": args.host, "port": args.port}
-        settings.run(
-            app, **where, **settings.run_options(), print=lambda line: _announce(served, args.unix_socket or line)
-        )
+        where = {"path": args.unix_socket, "host": args.host, "port": args.port, "metrics_port": args.metrics_port}
+        settings.run(app, **where, print=lambda line: _announce(served, args.unix_socket or line))
         return 0
     sock = listen(args.host, args.port, args.unix_socket)
     scheme = "http" if settings.tls is None else "https"
     host = f"[{args.host}]" if ":" in args.host else args.host
     _announce(served, args.unix_socket or f"{scheme}://{host}:{sock.getsockname()[1]}")
-    run_processes(args.workers, _work, sock, settings)
+    run_processes(args.workers, _work, sock, settings, args.metrics_port)
     return 0
 
 
-def _work(number: int, sock: socket.socket, settings: _Settings) -> None:
-    """Serve in a worker process."""
-    run_options = settings.run_options()
-    if run_options.get("metrics_port"):
-        run_options = {**run_options, "metrics_port": run_options["metrics_port"] + number}
-    settings.run(settings.make_app(), sock=sock, print=None, **run_options)
+def _work(number: int, sock: socket.socket, settings: _Settings, metrics_port: int | None) -> None:
+    """Serve in a worker process. Each one has its own port for metrics, unless it is a free one."""
+    settings.run(settings.make_app(), sock=sock, print=None, metrics_port=metrics_port and metrics_port + number)
 
 
 def _announce(served: str, line: Any) -> None:
@@ -214,29 +205,14 @@ def _settings(args: argparse.Namespace) -> _Settings:
     for item in args.token_file:
         name, file = _split(item)
         tokens[name] = Path(file).read_text().strip()
-    service = {
-        "path": args.path,
-        "limits": Limits(active=args.active, timeout=args.timeout),
-        "cache_bytes": args.cache << 20,
-        "max_age": args.max_age,
-        "storage_options": options(args.option),
-        "follow_links": args.follow_links,
-    }
-    server = {
-        "allow_hosts": args.allow_host,
-        "allow_origins": args.allow_origin,
-        "hidden": args.hidden,
-        "tokens": tokens or None,
-        "trusted_proxies": args.trusted_proxies,
-        "root_path": args.root_path,
-        "redirects": args.redirects,
-        "metrics": args.metrics_port is None,
-        "spans": args.spans,
-    }
+    limits = Limits(active=args.active, timeout=args.timeout)
+    service = {"limits": limits, "cache_bytes": args.cache << 20, "storage_options": options(args.option)}
+    service |= {name: getattr(args, name) for name in ("path", "max_age", "follow_links")}
+    server = {"allow_hosts": args.allow_host, "allow_origins": args.allow_origin, "tokens": tokens or None}
+    server |= {name: getattr(args, name) for name in ("hidden", "trusted_proxies", "root_path", "redirects", "spans")}
+    server["metrics"] = args.metrics_port is None
     tls = (args.tls_cert, args.tls_key) if args.tls_cert else None
-    return _Settings(
-        _stores(args.url), service, server, {"metrics_port": args.metrics_port}, tls, args.log, args.server
-    )
+    return _Settings(_stores(args.url), service, server, tls, args.log, args.server)
 
 
 def _stores(items: list[str]) -> dict[str, str]:

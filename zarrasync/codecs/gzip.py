@@ -18,7 +18,7 @@ GZIP_WINDOW, ZLIB_WINDOW, RAW_WINDOW = 31, 15, -15
 
 
 @cache
-def _inflate_module() -> ModuleType:
+def isal_or_zlib() -> ModuleType:
     """Return isal's zlib (about twice as fast) if it is installed, else the standard library's."""
     try:
         from isal import isal_zlib
@@ -46,7 +46,7 @@ def deflate(data: Buffer, level: int, wbits: int) -> bytes:
 
 def inflate_decoder(wbits: int) -> DecoderFactory:
     """Return a factory of decoders for gzip or zlib, see ``GZIP_WINDOW``."""
-    return stream_decoder(lambda: _inflate_module().decompressobj(wbits=wbits))
+    return stream_decoder(lambda: isal_or_zlib().decompressobj(wbits=wbits))
 
 
 gzip_decoder = inflate_decoder(GZIP_WINDOW)

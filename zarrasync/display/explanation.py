@@ -9,6 +9,7 @@ from typing import Any
 
 from zarrasync.display import html
 from zarrasync.display.report import JobReport
+from zarrasync.display.svg import draw
 from zarrasync.display.text import Table, counted, printable, size_text
 from zarrasync.indexing.regions import Coverage
 from zarrasync.indexing.transform import Transform
@@ -79,7 +80,8 @@ class Explanation:
         facts["Decoded"] = size_text(self.decoded_bytes)
         facts["Result"] = f"{size_text(self.result_bytes)} ({self.share_text} of the decoded bytes)"
         head = f"{self.shape} {self.dtype}"
-        return html.selection(title, self.name, head, facts, self.metadata, self.coverage if self.chunks else None)
+        picture = draw(self.metadata, self.coverage if self.chunks else None)
+        return html.card(title, self.name, head, facts, picture)
 
     def _repr_html_(self) -> str:
         return self.to_html()

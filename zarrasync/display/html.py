@@ -9,7 +9,6 @@ from typing import Any
 
 from zarrasync.display.svg import draw
 from zarrasync.display.text import Table, counted, size_text, table_lines
-from zarrasync.indexing.regions import Coverage
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names
 
@@ -78,7 +77,7 @@ def array(metadata: ArrayMetadata, facts: Mapping[str, str], name: str) -> str:
     """
     head = f"{metadata.shape} {metadata.dtype.name}"
     body = _body({**facts, **_value_facts(metadata)})
-    return _card("Array", name, head, body, draw(metadata), _attributes(metadata.attributes))
+    return card("Array", name, head, body, draw(metadata), _attributes(metadata.attributes))
 
 
 def group(
@@ -101,7 +100,7 @@ def group(
     else:
         head, branches = counted(len(members), "node") + " below", _branches(dict(members), {})
         tree = f'<div class="za-tree"><ul>{branches}</ul></div>' if branches else ""
-    return _card("Group", name, head, _body(facts), "", _attributes(metadata.attributes) + tree)
+    return card("Group", name, head, _body(facts), "", _attributes(metadata.attributes) + tree)
 
 
 def info(facts: Mapping[str, str]) -> str:
@@ -138,25 +137,22 @@ def tree(
     )
 
 
-def selection(
-    title: str,
-    name: str,
-    head: str,
-    facts: Mapping[str, str],
-    metadata: ArrayMetadata,
-    coverage: Coverage | None,
-) -> str:
-    """Return the HTML card of a selection: facts, and a picture of the chunks that it reads.
+def card(kind: str, name: str, head: str, facts: Mapping[str, str], picture: str, more: str = "") -> str:
+    """Return the card of a node or a selection.
 
     Args:
-        title: The kind of card.
-        name: The name of the array.
+        kind: The kind of card.
+        name: The name of the node.
         head: The rest of the first line.
         facts: The text of each fact by its name.
-        metadata: The array's metadata.
-        coverage: The chunks that are read, if any.
+        picture: The picture beside the facts.
+        more: What follows below.
     """
-    return _card(title, name, head, facts, draw(metadata, coverage), "")
+    return _wrapped(
+        f'<div class="za-card"><div class="za-head"><b>{kind} {escape(name)}</b> '
+        f'<span>{escape(head)}</span></div><div class="za-body">{_table(facts)}{picture}</div>{more}</div>',
+        _lines(f"{kind} {name} {head}", facts),
+    )
 
 
 def report(summary: str, notes: Sequence[str], tables: Sequence[Table]) -> str:
@@ -194,14 +190,6 @@ def _rows(table: Table) -> str:
 def _wrapped(card: str, text: str) -> str:
     """Return a card that is replaced by text where styles are removed, as in notebooks that are not trusted."""
     return f'{_STYLE}<pre class="za-plain">{escape(text)}</pre><div class="za" style="display:none">{card}</div>'
-
-
-def _card(kind: str, name: str, head: str, facts: Mapping[str, str], picture: str, more: str) -> str:
-    return _wrapped(
-        f'<div class="za-card"><div class="za-head"><b>{kind} {escape(name)}</b> '
-        f'<span>{escape(head)}</span></div><div class="za-body">{_table(facts)}{picture}</div>{more}</div>',
-        _lines(f"{kind} {name} {head}", facts),
-    )
 
 
 def _lines(title: str, facts: Mapping[str, str]) -> str:

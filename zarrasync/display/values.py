@@ -142,11 +142,6 @@ def as_csv(values: npt.NDArray[Any]) -> str:
     return text.getvalue()
 
 
-def as_json_members(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
-    """Return values as a JSON document; see ``as_json``."""
-    return json.dumps(as_json(values), ensure_ascii=ascii_only, allow_nan=False)
-
-
 def npy_bytes(values: npt.NDArray[Any]) -> bytes:
     """Return values as an ``.npy`` file. Variable-length strings are padded to the length of the longest one."""
     if values.dtype.kind in "OT":
@@ -345,8 +340,6 @@ def _text(item: Any) -> str | None:
 
 def _quoted(text: str) -> bytes:
     """Return a field of CSV, in quotes if it needs them."""
-    if not any(mark in text for mark in ',"\r\n'):
-        return text.encode(errors="backslashreplace")
-    line = io.StringIO()
-    csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow([text])
-    return line.getvalue().encode(errors="backslashreplace")
+    if any(mark in text for mark in ',"\r\n'):
+        text = '"' + text.replace('"', '""') + '"'
+    return text.encode(errors="backslashreplace")

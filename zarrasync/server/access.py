@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from zarrasync.errors import ZarrError
 from zarrasync.server.messages import Request
+from zarrasync.server.origins import address_of, check_list
 
 
 class Unauthorized(ZarrError):
@@ -82,8 +83,7 @@ class Proxies:
     """
 
     def __init__(self, trusted: Iterable[str]) -> None:
-        if isinstance(trusted, str):
-            raise TypeError(f"trusted_proxies is a list of strings, found the string {trusted!r}")
+        check_list("trusted_proxies", trusted)
         items = set(trusted)
         self._unix = "unix" in items
         self._networks = [ipaddress.ip_network(item, strict=False) for item in sorted(items - {"unix"})]
@@ -104,8 +104,5 @@ class Proxies:
     def _is_trusted(self, client: str) -> bool:
         if not client:
             return self._unix
-        try:
-            address = ipaddress.ip_address(client)
-        except ValueError:
-            return False
-        return any(address in network for network in self._networks)
+        address = address_of(client)
+        return address is not None and any(address in network for network in self._networks)

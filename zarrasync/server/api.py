@@ -21,12 +21,12 @@ from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.statistics import Summary
-from zarrasync.server.hierarchy import InvalidMember, Member
+from zarrasync.server.hierarchy import Member
 from zarrasync.server.images import Scale, palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Request, Response
-from zarrasync.server.query import Query, colours_of, decodes, integer_of
+from zarrasync.server.query import Colours, Query, colours_of, decodes, integer_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import Selection
@@ -139,7 +139,7 @@ class Api:
         body["format"] = node.zarr_format
         if not path.strip("/"):
             body["store"] = self._service.name
-        members: Iterable[tuple[str, Member | InvalidMember]] | None = ()
+        members: Iterable[tuple[str, Member | None]] | None = ()
         if isinstance(node, AsyncGroup):
             meaning = meaning_of(node.metadata)
             body["info"] = meaning_facts(meaning)
@@ -224,34 +224,21 @@ class Api:
 
     async def chart(self, request: Request) -> Response:
         """Return the values along one axis."""
-        query = request.query
-        facts = await self._service.chart(
-            query.get("path", ""),
-            query.get("select", "..."),
-            points=integer_of(query, "points", 1000, 1, 10_000),
-            decode=decodes(query),
-        )
+        points = integer_of(request.query, "points", 1000, 1, 10_000)
+        facts = await self._service.chart(**_arguments(request.query, "select"), points=points)
         return json_response(request, facts, self._max_age)
 
     # -------------------------------------------------------------- planes
 
     async def stats(self, request: Request) -> Response:
         """Return statistics of a plane."""
-        query = request.query
-        bins = integer_of(query, "bins", 64, 1, 1024)
-        facts = await self._service.statistics(
-            query.get("path", ""),
-            index=query.get("index", ""),
-            bins=bins,
-            plane=query.get("plane", ""),
-            decode=decodes(query),
-        )
+        bins = integer_of(request.query, "bins", 64, 1, 1024)
+        facts = await self._service.statistics(**_arguments(request.query, "index", "plane"), bins=bins)
         return json_response(request, facts, self._max_age)
 
     async def view(self, request: Request) -> Response:
         """Return the axes, levels and zooms of an array or a pyramid."""
-        query = request.query
-        facts = await self._service.view(query.get("path", ""), plane=query.get("plane", ""), decode=decodes(query))
+        facts = await self._service.view(**_arguments(request.query, "plane"))
         return json_response(request, facts, self._max_age)
 
     async def colours(self, request: Request) -> Response:
@@ -262,31 +249,25 @@ class Api:
 
     async def tile(self, request: Request) -> Response:
         """Return a tile."""
-        query, colours = request.query, colours_of(request.query)
+        query = request.query
         zoom, x, y = (int(request.parameters[name]) for name in ("z", "x", "y"))
-        body = await self._service.render_tile(
-            query.get("path", ""),
-            zoom,
-            x,
-            y,
-            index=query.get("index", ""),
-            cmap=colours.cmap,
-            low=colours.low,
-            high=colours.high,
-            scale=colours.scale,
-            below=colours.below,
-            above=colours.above,
-            origin=query.get("origin", ""),  # type: ignore[arg-type]  # it is checked
-            plane=query.get("plane", ""),
-            decode=decodes(query),
-        )
+        plane = _arguments(query, "index", "plane", "origin")
+        body = await self._service.render_tile(zoom=zoom, x=x, y=y, **plane, **colours_of(query))
         return content_response(request, [body], "image/png", self._max_age, compress=False)
 
 
-def _summary(path: str, node: Member | InvalidMember) -> dict[str, Any]:
-    if isinstance(node, InvalidMember):
-        return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
-    summary: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
+def _arguments(query: Query, *names: str) -> dict[str, Any]:
+    """Return the arguments of a function of the service: the path, ``decode``, and parameters with some names."""
+    others = {name: query[name] for name in names if name in query}
+    return {"path": query.get("path", ""), "decode": decodes(query), **others}
+
+
+def _summary(path: str, node: Member | None) -> dict[str, Any]:
+    """Return a node as JSON; ``None`` for one that cannot be read."""
+    summary: dict[str, Any] = {"path": path.strip("/"), "name": path.rpartition("/")[2]}
+    if node is None:
+        return {**summary, "kind": "broken"}
+    summary["name"] = node.basename
     if isinstance(node, AsyncGroup):
         return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels), "title": _title(node)}
     return {
@@ -364,7 +345,7 @@ def _png(selection: Selection, axes: list[Column], query: Query, stored: npt.NDA
     low, high = summary.minimum or 0.0, summary.maximum if summary.maximum is not None else 1.0
     flags = flag_labels(presentation.encoding.flags)
     labels = LabelColours(flags.colours if flags is not None else None)
-    return {}, [render(values, colours_of(query).style(low, high, labels))]
+    return {}, [render(values, Colours(**colours_of(query)).style(low, high, labels))]
 
 
 _RENDERERS: dict[str, Callable[[Selection, list[Column], Query, npt.NDArray[Any]], Rendered]] = {

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync import formats
-from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
+from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata, has_same_values
 from zarrasync.nodes.access import chunks_of, handle_of
@@ -117,9 +117,8 @@ class V3Store(Store):
 
     async def _document(self, path: str) -> bytes | None:
         """Return the metadata document of a node; for the root, with consolidated metadata."""
-        try:
-            node = await self._hierarchy.node(path)
-        except NodeNotFoundError:
+        node = await self._hierarchy.find(path)
+        if node is None:
             return None
         documents = self._render(path, node)
         members: dict[str, bytes] = {}
@@ -160,7 +159,7 @@ class V3Store(Store):
 
     async def _translation(self, path: str) -> _Translation | None:
         """Return the translation of the array at a path. It is cached as long as the array's metadata."""
-        if await self._hierarchy.cached(("absent", path), partial(self._is_absent, path)):
+        if await self._hierarchy.cached(("found", path), partial(self._hierarchy.find, path)) is None:
             return None
         node = await self._hierarchy.node(path)
         translation = self._translations.find(path)
@@ -175,13 +174,6 @@ class V3Store(Store):
             return None
         metadata = self._metadata(node)
         return _Translation(node, metadata, has_same_values(node.metadata, metadata))
-
-    async def _is_absent(self, path: str) -> bool:
-        try:
-            await self._hierarchy.node(path)
-        except NodeNotFoundError:
-            return True
-        return False
 
     async def _encode(self, translation: _Translation, coords: tuple[int, ...]) -> bytes | None:
         """Return the bytes that writing a chunk in format 3 would store."""

@@ -57,65 +57,16 @@ def create_app(store: StoreLike | Service | Mapping[str, Service], **options: Un
         await core.close()
 
     app = Starlette(lifespan=lifespan)
-    app.router.default = _Endpoint(core)  # for all paths, as the core has its own routes
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _Exchange(core, send).run(scope, receive)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    app.router.default = respond  # for all paths, as the core has its own routes
     app.state.core = core
     return app
-
-
-class _Endpoint:
-    """Passes requests on to a core.
-
-    Args:
-        core: The core.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1000})
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        exchange = _Exchange(task)
-        watcher = asyncio.ensure_future(exchange.watch(receive))
-        try:
-            await self._respond(scope, send, exchange)
-        except asyncio.CancelledError:
-            if not exchange.has_left or task.uncancel():
-                raise
-        except (
-            ConnectionError,
-            TimeoutError,
-        ) as error:  # the server closes the connection, because the response is not complete
-            log.warning("%s %r: %s", scope["method"], scope["path"], error or "the client is too slow")
-        finally:
-            exchange.is_done = True
-            watcher.cancel()
-
-    async def _respond(self, scope: Scope, send: Send, exchange: _Exchange) -> None:
-        request = _as_request(scope, exchange)
-        response = await self._core.respond(request)
-        try:
-            await self._send(request, response, send)
-        finally:
-            if response.release is not None:
-                response.release()
-
-    async def _send(self, request: Request, response: Response, send: Send) -> None:
-        if response.status not in (204, 304) and response.has_length:
-            response.headers.setdefault("Content-Length", str(response.length))
-        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-
-        body = b""
-        if response.stream is None and response.length < LARGE_BYTES:
-            body = b"".join(response.body)
-        elif request.method != "HEAD":
-            await send_body(response, lambda piece: send(_piece(piece, more=True)), self._core.limits.timeout)
-        async with asyncio.timeout(self._core.limits.timeout):
-            await send(_piece(b"" if request.method == "HEAD" else body))
 
 
 def _piece(body: bytes, *, more: bool = False) -> Scope:
@@ -126,20 +77,55 @@ class _Exchange:
     """A request and its response, which end if the client disconnects.
 
     Args:
-        task: The task that makes the response.
-
-    Attributes:
-        is_done: Whether the response is complete.
-        has_left: Whether the client disconnected before.
+        core: The core.
+        send: Sends messages to the client.
     """
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
-        self.is_done = self.has_left = False
+    def __init__(self, core: Core, send: Send) -> None:
+        self._core, self._send = core, send
+        self._is_done = self._has_left = False
         self._pieces: list[bytes] = []
         self._size, self._has_arrived = 0, asyncio.Event()
 
-    async def watch(self, receive: Receive) -> None:
+    async def run(self, scope: Scope, receive: Receive) -> None:
+        """Respond to a request."""
+        task: Any = asyncio.current_task()
+        watcher = asyncio.ensure_future(self._watch(receive, task))
+        try:
+            await self._respond(_as_request(scope, self._receive))
+        except asyncio.CancelledError:
+            if not self._has_left or task.uncancel():
+                raise
+        # The server closes the connection, because the response is not complete.
+        except (ConnectionError, TimeoutError) as error:
+            log.warning("%s %r: %s", scope["method"], scope["path"], error or "the client is too slow")
+        finally:
+            self._is_done = True
+            watcher.cancel()
+
+    async def _respond(self, request: Request) -> None:
+        response = await self._core.respond(request)
+        try:
+            await self._send_response(request, response)
+        finally:
+            if response.release is not None:
+                response.release()
+
+    async def _send_response(self, request: Request, response: Response) -> None:
+        if response.status not in (204, 304) and response.has_length:
+            response.headers.setdefault("Content-Length", str(response.length))
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
+        await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+
+        body = b""
+        if response.stream is None and response.length < LARGE_BYTES:
+            body = b"".join(response.body)
+        elif request.method != "HEAD":
+            await send_body(response, lambda piece: self._send(_piece(piece, more=True)), self._core.limits.timeout)
+        async with asyncio.timeout(self._core.limits.timeout):
+            await self._send(_piece(b"" if request.method == "HEAD" else body))
+
+    async def _watch(self, receive: Receive, task: asyncio.Task[Any]) -> None:
         """Keep a body of moderate size, and cancel the task when the client disconnects."""
         while (message := await receive())["type"] != "http.disconnect":
             piece = message.get("body", b"")
@@ -148,11 +134,11 @@ class _Exchange:
                 self._pieces.append(piece)
             if self._size > LARGE_BYTES or not message.get("more_body", False):
                 self._has_arrived.set()
-        if not self.is_done:
-            self.has_left = True
-            self._task.cancel()
+        if not self._is_done:
+            self._has_left = True
+            task.cancel()
 
-    async def receive(self, most: int) -> bytes:
+    async def _receive(self, most: int) -> bytes:
         """Return the body.
 
         Raises:
@@ -163,7 +149,7 @@ class _Exchange:
         return b"".join(self._pieces)
 
 
-def _as_request(scope: Scope, exchange: _Exchange) -> Request:
+def _as_request(scope: Scope, receive: Callable[[int], Awaitable[bytes]]) -> Request:
     headers: dict[str, str] = {}
     hosts = []
     for raw_name, raw_value in scope["headers"]:
@@ -186,5 +172,5 @@ def _as_request(scope: Scope, exchange: _Exchange) -> Request:
         root,
         (int(major), int(minor or 0)),
         scheme=scope.get("scheme", "http"),
-        receive=exchange.receive,
+        receive=receive,
     )

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.offload import codec_pool
-from zarrasync.display.explanation import Explanation
 from zarrasync.nodes.access import array_of, chunks_of, fields_of, transform_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.hierarchy import Hierarchy
@@ -38,16 +37,13 @@ class ChunkReader:
         self._hierarchy, self._limits = hierarchy, hierarchy.limits
         self.cache = ChunkCache(cache_bytes, hierarchy.max_age)
 
-    def check(self, view: AsyncSelection, *, as_text: bool = False, itemsize: int = 0) -> Explanation:
+    def check(self, view: AsyncSelection, *, as_text: bool = False, itemsize: int = 0) -> None:
         """Check a selection against the limits, without reading anything.
 
         Args:
             view: The selection.
             as_text: Whether the response formats the elements, as JSON or CSV.
             itemsize: The bytes of an element of the response, if it is larger than a stored element.
-
-        Returns:
-            The chunks and bytes that it touches.
 
         Raises:
             TooMuch: If it exceeds the limits.
@@ -58,7 +54,6 @@ class ChunkReader:
         explanation = view.explain()
         _check_limit(explanation.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode")
         _check_limit(explanation.chunks, limits.max_chunks, "chunks")
-        return explanation
 
     def check_memory(self, count: int, itemsize: int, what: str) -> None:
         """Check the memory to compute with elements against the limit of decoded bytes.

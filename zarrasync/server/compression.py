@@ -5,9 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-_LEVEL = 1
-_WINDOW = 15
-_GZIP = 16
+from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, isal_or_zlib
 
 
 def compressor(*, gzip: bool = False) -> Any:
@@ -16,9 +14,4 @@ def compressor(*, gzip: bool = False) -> Any:
     Args:
         gzip: Whether to write the format of gzip, instead of zlib.
     """
-    window = _WINDOW + (_GZIP if gzip else 0)
-    try:
-        from isal import isal_zlib
-    except ImportError:  # not available on every platform
-        return zlib.compressobj(_LEVEL, zlib.DEFLATED, window)
-    return isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, window)
+    return isal_or_zlib().compressobj(1, zlib.DEFLATED, GZIP_WINDOW if gzip else ZLIB_WINDOW)

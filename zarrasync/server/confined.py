@@ -5,13 +5,16 @@ from __future__ import annotations
 import builtins
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.server.limits import Forbidden
-from zarrasync.stores import FsspecStore, LocalStore, Request, Store, Value, WrapperStore
+from zarrasync.stores import FsspecStore, LocalStore, Store, WrapperStore
 from zarrasync.stores.base import DirectFiles
-from zarrasync.stores.values import Listing
+from zarrasync.stores.wrappers import HookedStore
+
+T = TypeVar("T")
 
 
 def confined(store: Store, *, follow_links: bool) -> Store:
@@ -34,7 +37,7 @@ def confined(store: Store, *, follow_links: bool) -> Store:
     return store
 
 
-class ConfinedStore(WrapperStore):
+class ConfinedStore(HookedStore):
     """A read-only store of local files that reads no file outside of its directory.
 
     A key that leads out of it is an error, not absent: an absent chunk would be read as fill values.
@@ -56,9 +59,11 @@ class ConfinedStore(WrapperStore):
         files = self.inner.direct_files
         return None if files is None else files._replace(root=len(files.directory))
 
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        self._check(*(request.key for request in requests))
-        return await self.inner.fetch(requests, versions=versions)
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
+        self._check(*keys)
+        return await call()
 
     async def fetch_values(
         self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
@@ -66,28 +71,17 @@ class ConfinedStore(WrapperStore):
         self._check(*keys)
         return await self.inner.fetch_values(keys, spaces, limit)
 
-    async def stat(self, key: str) -> Value | None:
-        self._check(key)
-        return await self.inner.stat(key)
-
-    async def list_dir(self, prefix: str) -> Listing:
-        self._check(prefix)
-        return await self.inner.list_dir(prefix)
-
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        self._check(prefix)
-        return self._inside(await self.inner.list_prefix(prefix))
+        return self._inside(await super().list_prefix(prefix))
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        self._check(prefix)
-        keys = await self.inner.list_few(prefix, limit)
+        keys = await super().list_few(prefix, limit)
         if keys is None or len(keys) >= limit:
             return None  # fewer may be inside
         return self._inside(keys)
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
-        self._check(prefix)
-        sizes = await self.inner.list_sizes(prefix)
+        sizes = await super().list_sizes(prefix)
         return {key: sizes[key] for key in self._inside([*sizes])}
 
     def _check(self, *keys: str) -> None:

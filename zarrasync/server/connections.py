@@ -16,13 +16,10 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from zarrasync.server.limits import Limits
+from zarrasync.server.slow_clients import Pace, SlowClients
 
-_SWEEP_SECONDS = 0.5
-"""Time between two checks of all connections."""
 _LINGERING_SECONDS = 2.0
 """Time for which the body of a request is received and ignored."""
-_PROGRESS_BYTES = 64 << 10
-"""Bytes that a client must receive within ``Limits.timeout`` if it has not received everything."""
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -79,22 +76,6 @@ class GuardedRunner(web.AppRunner):
                 self._guard.abort_all()
 
 
-class _Handler(web.RequestHandler):
-    """A protocol of aiohttp whose responses to malformed requests are JSON."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """Return the response to a request that cannot be processed."""
-        super().handle_error(request, status, exc, message)  # logs it
-        body = {"error": "BadRequest" if status < 500 else "InternalError", "message": message or "malformed request"}
-        response = web.json_response(body, status=status, headers={"Cache-Control": "no-store", "Server": "zarrasync"})
-        response.force_close()
-        return response
-
-
 class _Guard:
     """All connections of a server."""
 
@@ -103,20 +84,17 @@ class _Guard:
         self._server = server
         self._handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = server.request_handler
         server.request_handler = self._handle_request
-        self._by_protocol: dict[Any, _Connection] = {}
+        self._admitted: set[_Connection] = set()
         self._refused: set[_Connection] = set()
         self._reserve = max(limits.connections // 16, 1)
-        self._timer: asyncio.TimerHandle | None = None
+        self.slow_clients = SlowClients(limits)
 
     def __call__(self) -> asyncio.Protocol:
         options = self._server._kwargs  # noqa: SLF001  # has no public factory for protocols of another class
-        inner = _Handler(self._server, loop=asyncio.get_running_loop(), **options)
-        return _Connection(self, cast("asyncio.Protocol", inner))
+        return _Connection(self, self._server, loop=asyncio.get_running_loop(), **options)
 
     async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = self._by_protocol.get(request.protocol)
-        if connection is None:  # closed meanwhile
-            return await self._handle(request)
+        connection: Any = request.protocol  # one of these
         connection.begin_request()
         try:
             return await self._handle(request)
@@ -129,102 +107,90 @@ class _Guard:
         Connections that wait for a request make room: of the client that has most connections, the oldest one. A
         client without another connection may also use the reserve, so that health checks pass.
         """
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
-        connections = self._by_protocol.values()
-        if len(connections) >= self.limits.connections:
-            counts = Counter(each.client for each in connections)
-            waiting = (each for each in connections if each.is_waiting)
+        if len(self._admitted) >= self.limits.connections:
+            counts = Counter(each.client for each in self._admitted)
+            waiting = (each for each in self._admitted if each.is_waiting)
             victim = max(waiting, key=lambda each: (counts[each.client], -each.since), default=None)
             if victim is not None:
                 victim.abort()
-            elif counts[connection.client] or len(connections) >= self.limits.connections + self._reserve:
+            elif counts[connection.client] or len(self._admitted) >= self.limits.connections + self._reserve:
                 if len(self._refused) < self._reserve:
                     self._refused.add(connection)
                 else:
                     connection.abort()
                 return False
-        self._by_protocol[connection.inner] = connection
+        self._admitted.add(connection)
         return True
 
     def remove(self, connection: _Connection) -> None:
         """Forget a connection."""
-        self._by_protocol.pop(connection.inner, None)
+        self._admitted.discard(connection)
         self._refused.discard(connection)
 
     def abort_all(self) -> None:
         """Close all connections without waiting for their clients."""
-        for connection in (*self._by_protocol.values(), *self._refused):
+        for connection in (*self._admitted, *self._refused):
             connection.abort()
 
-    def _sweep(self) -> None:
-        """Close connections whose clients are too slow."""
-        loop = asyncio.get_running_loop()
-        for connection in (*self._by_protocol.values(), *self._refused):
-            if connection.is_too_slow(loop.time()):
-                connection.abort()
-        busy = self._by_protocol or self._refused
-        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep) if busy else None
 
-
-class _Connection(asyncio.Protocol):
-    """A connection: passes everything on to aiohttp's protocol, and keeps an eye on the client.
+class _Connection(web.RequestHandler):
+    """A connection: aiohttp's protocol, which keeps an eye on the client. Its responses to malformed requests are JSON.
 
     Attributes:
-        inner: aiohttp's protocol.
         client: The address of the client.
         since: When the connection began to wait for a request.
     """
 
-    def __init__(self, guard: _Guard, inner: asyncio.Protocol) -> None:
-        self.inner, self.client, self.since = inner, "", 0.0
+    def __init__(self, guard: _Guard, server: web.Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.client, self.since = "", 0.0
         self._guard = guard
-        self._transport: asyncio.Transport
-        self._admitted = False
+        self._pace: Pace
+        self._is_admitted = False
         self._active = 0  # requests that are processed
-        self._head_began: float | None = None
-        self._unsent, self._unsent_since = 0, 0.0
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Return the response to a request that cannot be processed."""
+        super().handle_error(request, status, exc, message)  # logs it
+        body = {"error": "BadRequest" if status < 500 else "InternalError", "message": message or "malformed request"}
+        response = web.json_response(body, status=status, headers={"Cache-Control": "no-store", "Server": "zarrasync"})
+        response.force_close()
+        return response
 
     # -------------------------------------------------------------- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._head_began = self.since = asyncio.get_running_loop().time()
+        self._pace = self._guard.slow_clients.watch(cast("asyncio.Transport", transport))
+        self.since = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._admitted = self._guard.admit(self)
-        if self._admitted:
-            self.inner.connection_made(transport)
+        self._is_admitted = self._guard.admit(self)
+        if self._is_admitted:
+            super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._admitted:
-            self._transport.write(_REFUSAL)
-            self._transport.close()
+        if not self._is_admitted:
+            self._pace.transport.write(_REFUSAL)
+            self._pace.transport.close()
             return
-        if self._head_began is None and not self._active:
-            self._head_began = asyncio.get_running_loop().time()
-        self.inner.data_received(data)
+        if not self._active:
+            self._pace.begin_head()
+        super().data_received(data)
 
-    def eof_received(self) -> bool | None:
-        return self.inner.eof_received() if self._admitted else None
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
         self._guard.remove(self)
-        if self._admitted:
-            self.inner.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self.inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self.inner.resume_writing()
+        self._guard.slow_clients.forget(self._pace)
+        if self._is_admitted:
+            super().connection_lost(exc)
 
     # -------------------------------------------------------------- requests
 
     def begin_request(self) -> None:
         """Note that the head of a request has arrived."""
         self._active += 1
-        self._head_began = None
+        self._pace.head_began = None
 
     def end_request(self) -> None:
         """Note that a request has been processed."""
@@ -234,17 +200,9 @@ class _Connection(asyncio.Protocol):
     @property
     def is_waiting(self) -> bool:
         """Whether the connection neither has a request nor sends a response."""
-        return not self._active and not self._transport.get_write_buffer_size()
-
-    def is_too_slow(self, now: float) -> bool:
-        """Return whether the client takes too long to send a request or to receive a response."""
-        limits, unsent = self._guard.limits, self._transport.get_write_buffer_size()
-        if unsent and self._unsent and self._unsent - _PROGRESS_BYTES < unsent <= self._unsent:
-            return now - self._unsent_since > limits.timeout
-        self._unsent, self._unsent_since = unsent, now
-        return self._head_began is not None and now - self._head_began > limits.head_timeout
+        return not self._active and not self._pace.transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Close the connection without waiting for the client."""
         self._guard.remove(self)  # the transport reports its end later, and others need the place now
-        self._transport.abort()
+        self._pace.transport.abort()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation, with_short_dates
 from zarrasync.display.values import Column
-from zarrasync.errors import NodeNotFoundError, ZarrError
+from zarrasync.errors import ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis, axes_of
 from zarrasync.metadata.conventions.meaning import HORIZONTAL, role_of
@@ -103,10 +103,7 @@ def axis_facts(number: int, axis: Axis, size: int, *, with_labels: bool = True) 
 
 async def stored_coordinate(described: Described, group: str, name: str, size: int) -> AsyncArray | None:
     """Return the array with the coordinates of an axis: the one in its group with its name and size. ``None`` without one."""
-    try:
-        node = await described.hierarchy.node(join(group, name)) if name else None
-    except NodeNotFoundError:
-        return None
+    node = await described.hierarchy.find(join(group, name)) if name else None
     return node if isinstance(node, AsyncArray) and node.shape == (size,) else None
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
+from zarrasync.errors import NodeTypeError, ZarrError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
@@ -100,11 +100,7 @@ class Described:
 
     async def label_images(self, path: str) -> list[str]:
         """Return the paths of the label images of an image."""
-        try:
-            labels = await self.hierarchy.node(join(path.strip("/"), _LABELS))
-        except (NodeNotFoundError, NodeTypeError):
-            return []
-        links = meaning_of(labels.metadata).links
+        links = (await self._of_group(join(path.strip("/"), _LABELS))).links
         return [join(path.strip("/"), f"{_LABELS}/{link.path}") for link in links if link.kind == "label image"]
 
     async def _levels_of_array(self, path: str) -> list[str]:
@@ -115,18 +111,9 @@ class Described:
         if not levels or levels[0].path != level:
             return [path]
         paths = [join(above, f"{item.path}/{name}") for item in levels]
-        return [other for other in paths if other == path or await self._is_array(other)]
-
-    async def _is_array(self, path: str) -> bool:
-        try:
-            return isinstance(await self.hierarchy.node(path), AsyncArray)
-        except NodeNotFoundError:
-            return False
+        return [other for other in paths if other == path or isinstance(await self.hierarchy.find(other), AsyncArray)]
 
     async def _of_group(self, path: str) -> Meaning:
         """Return the meaning of a group, which need not exist."""
-        try:
-            node = await self.hierarchy.node(path)
-        except NodeNotFoundError:
-            return Meaning()
-        return meaning_of(node.metadata)
+        node = await self.hierarchy.find(path)
+        return Meaning() if node is None else meaning_of(node.metadata)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, Never, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
-from zarrasync.display.values import ParquetPieces
+from zarrasync.display.values import ElementTable, ParquetPieces
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.server.compression import compressor
 from zarrasync.server.edr_documents import (
@@ -34,17 +34,16 @@ from zarrasync.server.edr_documents import (
 )
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis, collections_of, open_collection
 from zarrasync.server.edr_plan import Plan, Span, make_plan
-from zarrasync.server.edr_plan import Request as Wanted
 from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
 from zarrasync.server.geometries import parse_coords
-from zarrasync.server.limits import BadQuery, Limits, TooMuch
+from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.messages import Request, Response
+from zarrasync.server.raw_keys import Admit
 from zarrasync.server.responses import accepts_gzip, cache_control, content_response, json_response, public_message
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import select
 from zarrasync.server.service import Service
 
-Admit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 T = TypeVar("T")
 
 _SMALL_CELLS = 1 << 17
@@ -81,10 +80,11 @@ class Edr:
 
     Attributes:
         routes: The routes below ``/edr``.
+        limits: Limits of requests.
     """
 
     def __init__(self, service: Service, admit: Admit) -> None:
-        self._service, self._admit = service, admit
+        self._service, self._admit, self.limits = service, admit, service.limits
         own, one, types = "/edr/collections", "/edr/collections/{id}", tuple(MEDIA_TYPES.values())
         pages = (
             Route("edr", "/edr", self.landing, "Links of OGC API EDR", _JSON),
@@ -129,21 +129,14 @@ class Edr:
 
     async def collections(self, request: Request) -> Response:
         """Return all collections, with notes about those whose coordinates are invalid."""
-        found, url = await collections_of(self._service), _url(request)
-        makers = await gather([partial(self._document_or_error, collection, url) for collection in found])
-
-        def respond() -> Response:
-            documents: list[dict[str, Any]] = []
-            notes: list[str] = []
-            for collection, make in zip(found, makers, strict=True):
-                try:
-                    documents.append(make())
-                except ZarrError as error:
-                    notes.append(f"the collection {collection.id!r} is left out: {public_message(error)}")
-            body = {"links": [link(f"{url}/collections", "self")], "collections": documents}
-            return json_response(request, body | ({"notes": notes} if notes else {}), self._service.max_age)
-
-        return await self.compute(respond)
+        url = _url(request)
+        found = await gather(
+            [partial(self._document_or_note, item, url) for item in await collections_of(self._service)]
+        )
+        documents, notes = ([item for item in found if isinstance(item, kind)] for kind in (dict, str))
+        body = {"links": [link(f"{url}/collections", "self")], "collections": documents}
+        body |= {"notes": notes} if notes else {}
+        return await self.compute(lambda: json_response(request, body, self._service.max_age))
 
     async def collection(self, request: Request) -> Response:
         """Return a collection."""
@@ -151,14 +144,14 @@ class Edr:
         make = await self._document(found, _url(request))
         return await self.compute(lambda: json_response(request, make(), self._service.max_age))
 
-    async def _document_or_error(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the description of a collection, or raises the error about its coordinates."""
+    async def _document_or_note(self, collection: Collection, url: str) -> dict[str, Any] | str:
+        """Return the description of a collection, or a note about the error in its coordinates."""
         try:
-            return await self._document(collection, url)
+            return await self.compute(await self._document(collection, url))
         except StoreError:  # the store may respond to the next request
             raise
         except ZarrError as error:
-            return partial(_raise, error)
+            return f"the collection {collection.id!r} is left out: {public_message(error)}"
 
     async def _document(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the description of a collection, which may contain many times."""
@@ -199,7 +192,6 @@ class Edr:
             if own is not None and heights is not None:
                 raise BadQuery("z and the heights of bbox exclude each other")
             heights = own if own is not None else heights
-        wanted = Wanted(where, times, heights)
 
         async def prepare() -> tuple[Collection, list[Plan], dict[str, Presentation]]:
             collection = await open_collection(service, request.parameters["id"])
@@ -209,7 +201,8 @@ class Edr:
             async def plan(name: str) -> Plan:
                 axes = await collection.axes(service, name)
                 chosen = await select(service.described, collection.arrays[name], query.get("select") or "...")
-                return await service.chunks.compute(partial(make_plan, chosen, axes, wanted, service.limits))
+                make = partial(make_plan, chosen, axes, where, times, heights, service.limits)
+                return await service.chunks.compute(make)
 
             plans = await gather([partial(plan, name) for name in names])
             return collection, plans, await self._presentations(collection, names)
@@ -242,11 +235,6 @@ class Edr:
             yield await self._service.chunks.compute(partial(deflate.compress, piece))
         yield deflate.flush()
 
-    @property
-    def limits(self) -> Limits:
-        """Limits of requests."""
-        return self._service.limits
-
     async def compute(self, function: Callable[[], T], size: float = math.inf) -> T:
         """Return the result of a function, which runs on a codec thread unless it processes few bytes."""
         return function() if size <= _FEW_BYTES else await self._service.chunks.compute(function)
@@ -267,10 +255,6 @@ class Edr:
             values = await self._admit(partial(self._service.chunks.read, view, plan.arranged))
             parts.append((points, values))
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))
-
-
-def _raise(error: Exception) -> Never:
-    raise error
 
 
 def _rendered(plan: Plan, presentation: Presentation, render: Callable[[Any], Any], stored: npt.NDArray[Any]) -> Any:
@@ -332,6 +316,13 @@ class _Answer:
         """The number of values."""
         return sum(int(np.prod(plan.shape)) for group in self._groups for plan in group)
 
+    @cached_property
+    def _parameters(self) -> dict[str, dict[str, Any]]:
+        """The descriptions of the parameters by name."""
+        plans = [plan for group in self._groups for plan in group]
+        items = ((plan.name, plan.array.attrs, self._presentations[plan.name]) for plan in plans)
+        return {item[0]: parameter_document(*item, languages=True) for item in items}
+
     def pieces(self, kind: str) -> AsyncIterator[bytes]:
         """Return the pieces of the body in a format.
 
@@ -352,16 +343,11 @@ class _Answer:
         return await self._edr.read(plan, span, self._presentations[plan.name], render)
 
     async def _covjson(self) -> AsyncIterator[bytes]:
-        described = {
-            plan.name: parameter_document(plan.name, plan.array.attrs, self._presentations[plan.name], languages=True)
-            for group in self._groups
-            for plan in group
-        }
         crs = CRS84 if self._collection.crs == CRS84 else self._collection.wkt
         is_one = len(self._groups) == 1
         head = b"" if is_one else b'{"type":"CoverageCollection","coverages":['
         for number, plans in enumerate(self._groups):
-            own = {plan.name: described[plan.name] for plan in plans}
+            own = {plan.name: self._parameters[plan.name] for plan in plans}
             made = partial(coverage_head, plans, own, crs)
             head += b"," * (number > 0) + await self._edr.compute(made, _NUMBER_BYTES * sum(plans[0].shape))
             for place, plan in enumerate(plans):
@@ -376,22 +362,20 @@ class _Answer:
             head += b"}}"
         yield head + (b"" if is_one else b"]}")
 
-    async def _blocks(self) -> AsyncIterator[tuple[Span, list[npt.NDArray[Any]]]]:
+    async def _tables(self) -> AsyncIterator[ElementTable]:
         (plans,) = self._groups
         for span in plans[0].spans:
-            yield span, [await self._read(plan, span, lambda values: values) for plan in plans]
+            yield table(plans, span, [await self._read(plan, span, lambda values: values) for plan in plans])
 
     async def _csv(self) -> AsyncIterator[bytes]:
-        (plans,) = self._groups
-        async for span, blocks in self._blocks():
-            rows = table(plans, span, blocks)
-            pieces = rows.csv_pieces(header=span[0] == 0)
-            yield await self._edr.compute(partial(b"".join, pieces))
+        is_first = True
+        async for rows in self._tables():
+            yield await self._edr.compute(partial(b"".join, rows.csv_pieces(header=is_first)))
+            is_first = False
 
     async def _parquet(self) -> AsyncIterator[bytes]:
-        (plans,), writer = self._groups, ParquetPieces()
-        async for span, blocks in self._blocks():
-            rows = table(plans, span, blocks)
+        writer = ParquetPieces()
+        async for rows in self._tables():
             yield await self._edr.compute(partial(writer.add, rows))
         yield await self._edr.compute(writer.finish)
 
@@ -410,14 +394,7 @@ class _Answer:
             found += await self._edr.compute(
                 partial(features, plans, await self._whole(plans), f"{self._url}/position")
             )
-        parameters = [
-            {
-                "id": plan.name,
-                **parameter_document(plan.name, plan.array.attrs, self._presentations[plan.name], languages=True),
-            }
-            for group in self._groups
-            for plan in group
-        ]
+        parameters = [{"id": name, **document} for name, document in self._parameters.items()]
         body = {"type": "FeatureCollection", "features": found, "parameters": parameters}
         yield await self._edr.compute(partial(value_text.dumps, body))
 

@@ -275,12 +275,11 @@ def table(plans: Sequence[Plan], span: Span, blocks: Sequence[Values]) -> Elemen
     """Return the rows of some times: a column for each coordinate, the number of the point, and one for each parameter."""
     plan = plans[0]
     axes, columns = [], []
-    for role, size in zip(plan.roles, plan.shape, strict=True):
+    for role in plan.roles:
         if role == "composite":
             axes.append(Column("point", plan.coordinates[role]))
             repeats = (span[1] - span[0]) if "t" in plan.roles else 1
             columns = [Column(plan.axis(own).name, np.tile(values, repeats)) for own, values in plan.points.items()]
-            assert all(len(column.values) == size * repeats for column in columns)
         else:
             values = plan.coordinates[role]
             axes.append(Column(plan.axis(role).name, values[span[0] : span[1]] if role == "t" else values))
@@ -292,12 +291,11 @@ def table(plans: Sequence[Plan], span: Span, blocks: Sequence[Values]) -> Elemen
 def features(plans: Sequence[Plan], blocks: Sequence[Values], url: str) -> list[dict[str, Any]]:
     """Return a feature of GeoJSON for each cell, with the values of all its times and heights."""
     plan = plans[0]
+    inside = slice(None) if plan.mask is None else plan.mask.reshape(-1)
     if plan.is_points:
         x, y = plan.points["x"], plan.points["y"]
-        inside = np.ones(len(x), np.bool_)
     else:
         x, y = (grid.reshape(-1) for grid in np.meshgrid(plan.coordinates["x"], plan.coordinates["y"]))
-        inside = np.ones(len(x), np.bool_) if plan.mask is None else plan.mask.reshape(-1)
     leading = "tz" if not plan.is_points else "t"
     axes = {role: _json_values(plan.coordinates[role]) for role in leading if role in plan.roles}
     times = axes.get("t") or [""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -25,21 +25,6 @@ Span = tuple[int, int]
 """The first of some selected times, and the one after the last; ``(0, 1)`` without times."""
 _BLOCK_CELLS = 1 << 19
 """Cells that are read and formatted at a time, if chunks are not larger."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The selection of a request, by coordinates.
-
-    Attributes:
-        where: The points, or the region.
-        times: The times; ``None`` for all.
-        heights: The heights; ``None`` for all.
-    """
-
-    where: Points | Region
-    times: Query | None = None
-    heights: Query | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +75,23 @@ class Plan:
     @property
     def domain(self) -> tuple[Any, ...]:
         """A key that arrays with the same coordinates share."""
-        names = {axis.role: axis.name for axis in self.axes if axis is not None and axis.role}
-        return tuple(sorted(names.items())), self.shape
+        return tuple(sorted((role, self.axis(role).name) for role in self.numbers)), self.shape
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of axes by role."""
+        return {axis.role: number for number, axis in enumerate(self.axes) if axis is not None and axis.role}
 
     def axis(self, role: str) -> GridAxis:
         """Return the axis with a role."""
-        return next(axis for axis in self.axes if axis is not None and axis.role == role)
+        axis = self.axes[self.numbers[role]]
+        assert axis is not None  # it has a role
+        return axis
 
-    def _number(self, role: str) -> int:
-        return next(n for n, axis in enumerate(self.axes) if axis is not None and axis.role == role)
+    def selecting(self, indices: Mapping[str, Index]) -> Plan:
+        """Return the plan with other positions along the axes with some roles."""
+        by_number = {self.numbers[role]: index for role, index in indices.items()}
+        return replace(self, indices=tuple(by_number.get(n, index) for n, index in enumerate(self.indices)))
 
     # -------------------------------------------------------------- blocks
 
@@ -115,17 +108,12 @@ class Plan:
                 f"the request needs {math.prod(self.shape):,} values of {self.name!r}, more than the limit of "
                 f"{limits.max_streamed_cells:,}"
             )
-        rest = math.prod(self.shape[1:]) if "t" in self.coordinates else math.prod(self.shape)
-        if "t" not in self.coordinates:
-            spans = [(0, 1)]
-        else:
-            times = self.indices[self._number("t")]
-            assert isinstance(times, slice)
-            cuts = [
-                cut - times.start
-                for cut in chunk_starts(self.array, self._number("t"))
-                if times.start < cut < times.stop
-            ]
+        rest, spans = math.prod(self.shape), [(0, 1)]
+        if "t" in self.coordinates:
+            rest, number = math.prod(self.shape[1:]), self.numbers["t"]
+            times: Any = self.indices[number]  # a slice
+            starts = chunk_starts(self.array, number)
+            cuts = [cut - times.start for cut in starts if times.start < cut < times.stop]
             most = max(_BLOCK_CELLS // max(rest, 1), 1)
             if not self.is_points:
                 decoded = max(self.view((0, 1)).explain().decoded_bytes, 1)
@@ -143,9 +131,8 @@ class Plan:
     def _key(self, span: Span) -> list[Index]:
         key = list(self.indices)
         if "t" in self.coordinates:
-            times = key[self._number("t")]
-            assert isinstance(times, slice)
-            key[self._number("t")] = slice(times.start + span[0], times.start + span[1])
+            times: Any = key[self.numbers["t"]]  # a slice
+            key[self.numbers["t"]] = slice(times.start + span[0], times.start + span[1])
         return key
 
     def view(self, span: Span) -> AsyncSelection:
@@ -182,7 +169,7 @@ class Plan:
         if self.is_points:
             values = np.moveaxis(values, axis_of_points(self.indices), -1)
             return values.reshape(-1, values.shape[-1]) if "t" in self.coordinates else values.reshape(-1)
-        kept = [self._number(role) for role in self.roles]
+        kept = [self.numbers[role] for role in self.roles]
         values = values.transpose(*kept, *(n for n in range(values.ndim) if n not in kept))
         return values.reshape(values.shape[: len(kept)])
 
@@ -215,13 +202,22 @@ def _joined(cuts: Sequence[int], most: int) -> list[Span]:
 # ------------------------------------------------------------------ planning
 
 
-def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Request, limits: Limits) -> Plan:
+def make_plan(
+    chosen: Selection,
+    axes: Sequence[GridAxis | None],
+    where: Points | Region,
+    times: Query | None,
+    heights: Query | None,
+    limits: Limits,
+) -> Plan:
     """Return what a request reads of one array. An array without times is the same at all times.
 
     Args:
         chosen: The array, with one element of each further dimension.
         axes: Its axes; ``None`` for those without coordinates.
-        request: The selection by coordinates.
+        where: The points, or the region.
+        times: The times; ``None`` for all.
+        heights: The heights; ``None`` for all.
         limits: The limits of requests.
 
     Raises:
@@ -230,33 +226,34 @@ def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Reque
         SelectionError: If a further dimension is not selected.
         TooMuch: If the cells exceed the limits.
     """
-    draft = _Draft(chosen.array, tuple(axes), [], limits)
+    array, indices = chosen.array, list[Index]()
     for number, axis in enumerate(axes):
         if axis is None or not axis.role:
-            position = chosen.single(number) % chosen.array.shape[number]
-            draft.indices.append(slice(position, position + 1))
+            position = chosen.single(number) % array.shape[number]
+            indices.append(slice(position, position + 1))
         elif not chosen.is_whole(number):
             raise BadQuery(
-                f"select cannot choose elements of {axis.name!r}, which is an axis of the grid of {draft.name!r}; use coords, datetime "
-                "or z"
+                f"select cannot choose elements of {axis.name!r}, which is an axis of the grid of {array.basename!r}; use coords, "
+                "datetime or z"
             )
         else:
-            draft.indices.append(slice(0, chosen.array.shape[number]))
+            indices.append(slice(0, array.shape[number]))
+    draft = Plan(array, tuple(axes), tuple(indices), {}, limits=limits)
     if "t" in draft.numbers:
-        times = as_slice(np.arange(len(draft.axis("t").values))[_located(draft.axis("t"), request.times)])
-        if not isinstance(times, slice) or times.step not in (None, 1):
+        span = as_slice(np.arange(len(draft.axis("t").values))[_located(draft.axis("t"), times)])
+        if not isinstance(span, slice) or span.step not in (None, 1):
             raise BadQuery(
                 f"the times of {draft.axis('t').name!r} are not sorted, so that only one or all can be requested"
             )
-        draft.select("t", times)
+        draft = draft.selecting({"t": span})
     if "z" in draft.numbers:
-        draft.select("z", _located(draft.axis("z"), request.heights))
-    elif request.heights is not None or getattr(request.where, "z", None) is not None:
+        draft = draft.selecting({"z": _located(draft.axis("z"), heights)})
+    elif heights is not None or getattr(where, "z", None) is not None:
         raise BadQuery(f"{draft.name!r} has no heights; request it without z")
-    if isinstance(request.where, Region):
-        plan = _of_region(draft, request.where)
+    if isinstance(where, Region):
+        plan = _of_region(draft, where)
     else:
-        plan = (_of_point if request.where.is_single else _of_points)(draft, request.where)
+        plan = (_of_point if where.is_single else _of_points)(draft, where)
     plan.spans  # noqa: B018  # checked here, on the thread that plans, and kept
     return plan
 
@@ -268,91 +265,59 @@ def _located(axis: GridAxis, query: Query | None) -> Index:
     return position
 
 
-@dataclass(frozen=True, eq=False)
-class _Draft:
-    """An array, and the positions that are selected along its axes so far."""
-
-    array: AsyncArray
-    axes: tuple[GridAxis | None, ...]
-    indices: list[Index]
-    limits: Limits
-
-    @property
-    def name(self) -> str:
-        return self.array.basename
-
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """The numbers of axes by role."""
-        return {axis.role: number for number, axis in enumerate(self.axes) if axis is not None and axis.role}
-
-    def axis(self, role: str) -> GridAxis:
-        axis = self.axes[self.numbers[role]]
-        assert axis is not None  # it has a role
-        return axis
-
-    def select(self, role: str, index: Index) -> None:
-        self.indices[self.numbers[role]] = index
-
-    def plan(self, coordinates: Mapping[str, npt.NDArray[Any]], **options: Any) -> Plan:
-        """Return a plan with the coordinates of the selected positions, and with others."""
-        shown = {role: self.axis(role).values[self.indices[number]] for role, number in self.numbers.items()}
-        kept = (
-            {} if "points" in options else {role: values for role, values in shown.items() if role not in coordinates}
-        )
-        times = {"t": shown["t"]} if "points" in options and "t" in shown else {}
-        shown = {**kept, **times, **coordinates}
-        return Plan(self.array, self.axes, tuple(self.indices), shown, limits=self.limits, **options)
-
-    def cells(self, where: Points) -> dict[str, npt.NDArray[np.intp]]:
-        """Return the positions of points by role.
-
-        Raises:
-            BadQuery: If a point is outside of the grid.
-        """
-        cells: dict[str, npt.NDArray[np.intp]] = {}
-        outside = np.zeros(len(where.x), np.bool_)
-        requested = {"x": where.x, "y": where.y, **({"z": where.z} if where.z is not None else {})}
-        for role, values in requested.items():
-            cells[role], beyond = self.axis(role).places.cells(values)
-            outside |= beyond
-        if outside.any():
-            first = int(np.flatnonzero(outside)[0])
-            position = " ".join(f"{values[first]:g}" for values in requested.values())
-            several = f"{outside.sum():,} of {len(outside):,} points, such as ({position}), are"
-            what = f"the point ({position}) is" if where.is_single else several
-            raise BadQuery(f"{what} outside of the grid of {self.name!r}: {self.ranges(cells)}")
-        return cells
-
-    def ranges(self, roles: Iterable[str]) -> str:
-        """Return the extent of the grid, for messages."""
-        return ", ".join("{} from {:g} to {:g}".format(role, *self.axis(role).places.bounds) for role in roles)
+def _completed(draft: Plan, coordinates: Mapping[str, npt.NDArray[Any]], **options: Any) -> Plan:
+    """Return a plan with these coordinates, and with those of the selected positions: of points, only the times."""
+    roles = [role for role in draft.numbers if role not in coordinates and (role == "t" or "points" not in options)]
+    selected = {role: draft.axis(role).values[draft.indices[draft.numbers[role]]] for role in roles}
+    return replace(draft, coordinates=selected | dict(coordinates), **options)
 
 
-def _of_point(draft: _Draft, where: Points) -> Plan:
-    cells = draft.cells(where)
-    for role, cell in cells.items():
-        draft.select(role, slice(int(cell[0]), int(cell[0]) + 1))
-    x = draft.axis("x")
-    return draft.plan({"x": x.places.near(x.values[cells["x"]], where.x)}, is_single=True)
+def _cells(draft: Plan, where: Points) -> dict[str, npt.NDArray[np.intp]]:
+    """Return the positions of points by role.
+
+    Raises:
+        BadQuery: If a point is outside of the grid.
+    """
+    cells: dict[str, npt.NDArray[np.intp]] = {}
+    outside = np.zeros(len(where.x), np.bool_)
+    requested = {"x": where.x, "y": where.y, **({"z": where.z} if where.z is not None else {})}
+    for role, values in requested.items():
+        cells[role], beyond = draft.axis(role).places.cells(values)
+        outside |= beyond
+    if outside.any():
+        first = int(np.flatnonzero(outside)[0])
+        position = " ".join(f"{values[first]:g}" for values in requested.values())
+        several = f"{outside.sum():,} of {len(outside):,} points, such as ({position}), are"
+        what = f"the point ({position}) is" if where.is_single else several
+        raise BadQuery(f"{what} outside of the grid of {draft.name!r}: {_ranges(draft, cells)}")
+    return cells
 
 
-def _of_points(draft: _Draft, where: Points) -> Plan:
-    cells = draft.cells(where)
+def _ranges(draft: Plan, roles: Iterable[str]) -> str:
+    """Return the extent of the grid, for messages."""
+    return ", ".join("{} from {:g} to {:g}".format(role, *draft.axis(role).places.bounds) for role in roles)
+
+
+def _of_point(draft: Plan, where: Points) -> Plan:
+    cells, x = _cells(draft, where), draft.axis("x")
+    draft = draft.selecting({role: slice(int(cell[0]), int(cell[0]) + 1) for role, cell in cells.items()})
+    return _completed(draft, {"x": x.places.near(x.values[cells["x"]], where.x)}, is_single=True)
+
+
+def _of_points(draft: Plan, where: Points) -> Plan:
+    cells = _cells(draft, where)
     points = {"x": where.x, "y": where.y}  # as requested: two points in one cell are not the same
     if "z" in draft.numbers and "z" not in cells:  # all heights of the first point, then of the second one
         heights = np.arange(len(draft.axis("z").values))[draft.indices[draft.numbers["z"]]]
         cells = {role: np.repeat(cell, len(heights)) for role, cell in cells.items()}
         points = {role: np.repeat(values, len(heights)) for role, values in points.items()}
         cells["z"] = np.tile(heights, len(where.x))
-    for role, cell in cells.items():
-        draft.select(role, cell)
     if "z" in cells:
         points["z"] = draft.axis("z").values[cells["z"]]
-    return draft.plan({"composite": np.arange(len(cells["x"]))}, points=points)
+    return _completed(draft.selecting(cells), {"composite": np.arange(len(cells["x"]))}, points=points)
 
 
-def _of_region(draft: _Draft, where: Region) -> Plan:
+def _of_region(draft: Plan, where: Region) -> Plan:
     x_axis, y_axis, east = draft.axis("x"), draft.axis("y"), where.east
     if where.west > east:
         if not x_axis.is_longitude:
@@ -365,9 +330,7 @@ def _of_region(draft: _Draft, where: Region) -> Plan:
     mask = where.contains(x.astype(np.float64), y.astype(np.float64)) if where.rings else None
     if not len(x) or not len(y) or (mask is not None and not mask.any()):
         raise BadQuery(
-            f"the region contains the centre of no cell of {draft.name!r}, whose grid has {draft.ranges('xy')}; use position "
+            f"the region contains the centre of no cell of {draft.name!r}, whose grid has {_ranges(draft, 'xy')}; use position "
             "for one cell"
         )
-    draft.select("x", columns)
-    draft.select("y", rows)
-    return draft.plan({"x": x, "y": y}, mask=mask)
+    return _completed(draft.selecting({"x": columns, "y": rows}), {"x": x, "y": y}, mask=mask)

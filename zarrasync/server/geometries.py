@@ -203,20 +203,25 @@ def parse_coords(text: str, kinds: Sequence[str], name: str = "coords") -> Point
         BadQuery: If it is not one of these geometries.
         TooMuch: If it has too many positions.
     """
+    example = "POLYGON((5 45,10 45,10 48,5 48,5 45))" if kinds[0] == "POLYGON" else "POINT(8.5 47.4)"
+    found = repr(text[:_MOST_SHOWN]) if text else "nothing"
+    wrong = BadQuery(f"{name} must be a {' or '.join(kinds)} in well-known text, such as {example}; found {found}")
     match = _WKT.fullmatch(text)
     kind = match["kind"].upper() if match is not None else ""
     if match is None or kind not in kinds:
-        raise _wrong(text, kinds, name)
-    lists: list[str] = _INNERMOST.findall(match["body"])
+        raise wrong
     structure = re.sub(r"\s", "", _INNERMOST.sub("@", match["body"]))
     if not _SHAPES[kind].fullmatch(structure):
-        raise _wrong(text, kinds, name)
-    items = [_positions(item, (match["more"] or "").upper(), text, kinds, name) for item in lists]
+        raise wrong
+    try:
+        items = [_positions(item, (match["more"] or "").upper()) for item in _INNERMOST.findall(match["body"])]
+    except ValueError:
+        raise wrong from None
     if sum(map(len, items)) > _MOST_POINTS:
         raise TooMuch(f"{name} has more than {_MOST_POINTS:,} positions; request parts of them")
     if kind.endswith("POINT"):
         if (kind == "POINT" and len(items[0]) != 1) or len({item.shape[1] for item in items}) != 1:
-            raise _wrong(text, kinds, name)
+            raise wrong
         positions = np.concatenate(items)
         heights = positions[:, 2] if positions.shape[1] == 3 else None
         return Points(positions[:, 0], positions[:, 1], heights, kind == "POINT")
@@ -238,21 +243,17 @@ def turns_left(ring: Floats) -> bool:
     return bool((x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0)
 
 
-def _positions(text: str, more: str, whole: str, kinds: Sequence[str], name: str) -> Floats:
-    try:
-        positions = np.array([item.split() for item in text.split(",")], np.float64)
-    except ValueError:  # no numbers, or lists of different lengths
-        raise _wrong(whole, kinds, name) from None
+def _positions(text: str, more: str) -> Floats:
+    """Return positions, of shape (points, 2 or 3).
+
+    Raises:
+        ValueError: If they are not numbers, or lists of different lengths.
+    """
+    positions = np.array([item.split() for item in text.split(",")], np.float64)
     wanted = {"": (2, 3), "Z": (3,), "M": (3,), "ZM": (4,)}[more]
     if positions.ndim != 2 or positions.shape[1] not in wanted or not np.isfinite(positions).all():
-        raise _wrong(whole, kinds, name)
+        raise ValueError("not positions")
     return positions[:, : 2 if more == "M" else 3]
-
-
-def _wrong(text: str, kinds: Sequence[str], name: str) -> BadQuery:
-    example = "POLYGON((5 45,10 45,10 48,5 48,5 45))" if kinds[0] == "POLYGON" else "POINT(8.5 47.4)"
-    found = repr(text[:_MOST_SHOWN]) if text else "nothing"
-    return BadQuery(f"{name} must be a {' or '.join(kinds)} in well-known text, such as {example}; found {found}")
 
 
 def as_wkt(geometry: Mapping[str, Any], name: str = "coords") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,20 +35,6 @@ _LEAST_BYTES = _CACHE_BYTES >> 10
 """The least memory that the cache counts per object."""
 _NODE_BYTES = 2048
 """Memory of a node without its coordinates."""
-_UNLISTED = object()
-
-
-@dataclass(frozen=True)
-class InvalidMember:
-    """A member of a group that cannot be read.
-
-    Attributes:
-        name: The name of the member.
-        message: The problem.
-    """
-
-    name: str
-    message: str
 
 
 class Hierarchy:
@@ -116,15 +102,16 @@ class Hierarchy:
         Raises:
             NodeNotFoundError: If it does not exist.
         """
-        if path and isinstance(root := await self.cached("root", self._root), AsyncGroup):
+        if path and isinstance(root := await self.cached("root", partial(self.find, "")), AsyncGroup):
             return await root.getitem(path)  # in the root's format, which takes fewer requests than detecting it
         return await open_node(self.store, path=join(self.path, path), mode="r", config=self.config)
 
-    async def _root(self) -> Member | None:
+    async def find(self, path: str) -> Member | None:
+        """Return the node at a path; ``None`` if it does not exist, as the root of a store of arrays without a group."""
         try:
-            return await self.node("")
+            return await self.node(path)
         except NodeNotFoundError:
-            return None  # a store may contain arrays without a root group
+            return None
 
     async def array(self, path: str) -> AsyncArray:
         """Return the array at a path.
@@ -143,42 +130,37 @@ class Hierarchy:
 
     # -------------------------------------------------------------- members
 
-    async def members(self, path: str) -> tuple[tuple[str, Member | InvalidMember], ...] | None:
-        """Return the members of a group by name; ``None`` if the store cannot list them."""
-        members = await self.cached(("members", normalize_path(path)), lambda: self._members(path))
-        return None if members is _UNLISTED else members
+    async def members(self, path: str) -> tuple[tuple[str, Member | None], ...] | None:
+        """Return the members of a group by name, ``None`` for those that cannot be read; ``None`` if the store cannot list them."""
+        return await self.cached(("members", normalize_path(path)), lambda: self._members(path))
 
     async def descendants(self) -> tuple[tuple[str, Member], ...] | None:
         """Return all valid nodes below the root by path; ``None`` if they cannot be listed or exceed the limit."""
-        nodes = await self.cached("descendants", self._descendants)
-        return None if nodes is _UNLISTED else nodes
+        return await self.cached("descendants", self._descendants)
 
-    async def _descendants(self) -> Any:
+    async def _descendants(self) -> tuple[tuple[str, Member], ...] | None:
         nodes: list[tuple[str, Member]] = []
         level = [""]
         while level:
             listed = await gather([partial(self._members, path) for path in level])
             next_level: list[tuple[str, Member]] = []
             for path, members in zip(level, listed, strict=True):
-                if members is _UNLISTED or len(nodes) + len(members) > self.limits.max_members:
-                    return _UNLISTED
-                valid = ((name, node) for name, node in members if not isinstance(node, InvalidMember))
-                next_level.extend((join(path, name), node) for name, node in valid)
+                if members is None or len(nodes) + len(members) > self.limits.max_members:
+                    return None
+                next_level.extend((join(path, name), node) for name, node in members if node is not None)
             nodes.extend(next_level)
             level = [path for path, node in next_level if isinstance(node, AsyncGroup)]
         return tuple(nodes)
 
-    async def _members(self, path: str) -> Any:
-        """Return the members of a group. An invalid member does not prevent the others from being returned."""
+    async def _members(self, path: str) -> tuple[tuple[str, Member | None], ...] | None:
         node = await self.node(path)
         if not isinstance(node, AsyncGroup):
             return ()
         try:
             members, failures = await readable_members(node)
         except UnsupportedOperation:
-            return _UNLISTED
-        invalid = [(name, InvalidMember(name, str(error))) for name, error in failures.items()]
-        return tuple(sorted([*members, *invalid], key=lambda item: item[0]))
+            return None
+        return tuple(sorted([*members, *((name, None) for name in failures)], key=lambda item: item[0]))
 
     # -------------------------------------------------------------- versions
 

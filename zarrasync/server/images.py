@@ -146,38 +146,22 @@ def encode(
         size: The height and the width in pixels, if they are larger. Pixels outside are transparent.
         palette: Red, green and blue of each entry, and their opacity; ``None`` for colours.
     """
+    # As specified by the W3C, third edition. Image libraries take four times as long, because they compress harder than it is
+    # worth for a tile.
     rows, columns, depth = pixels.shape
     height, width = size or (rows, columns)
     lines = np.zeros((height, 1 + depth * width), np.uint8)  # a line begins with the number of its filter: none
     lines[:rows, 1 : 1 + depth * columns] = pixels.reshape(rows, -1)
-    return _png(lines, (height, width), palette)
-
-
-def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: tuple[bytes, bytes] | None) -> bytes:
-    """Return pixels as a PNG (W3C, third edition).
-
-    Image libraries take four times as long, because they compress harder than it is worth for a tile.
-
-    Args:
-        lines: Palette entries, or red, green, blue and opacity, of each pixel, with a zero at the beginning of each line.
-        size: The height and the width in pixels.
-        palette: Red, green and blue of each entry, and their opacity; ``None`` for colours.
-    """
-    height, width = size
+    deflate = compressor()
+    data = deflate.compress(lines) + deflate.flush()
     header = struct.pack(">IIBBBBB", width, height, 8, 6 if palette is None else 3, 0, 0, 0)  # with 8 bits
     entries = () if palette is None else ((b"PLTE", palette[0]), (b"tRNS", palette[1].rstrip(b"\xff")))
-    parts = ((b"IHDR", header), *entries, (b"IDAT", _deflate(lines)), (b"IEND", b""))
+    parts = ((b"IHDR", header), *entries, (b"IDAT", data), (b"IEND", b""))
     chunks = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
-        for kind, data in parts
+        struct.pack(">I", len(part)) + kind + part + struct.pack(">I", zlib.crc32(part, zlib.crc32(kind)))
+        for kind, part in parts
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
-    deflate = compressor()
-    compressed: bytes = deflate.compress(data) + deflate.flush()
-    return compressed
 
 
 def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:

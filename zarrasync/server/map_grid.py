@@ -33,7 +33,6 @@ class TileMatrixSet:
     Attributes:
         name: The name that OGC has registered.
         crs: The coordinate reference system.
-        uri: Its name in documents of WMTS.
         bounds: The covered area.
         columns: The number of columns at zoom 0, which has one row.
         metres: Metres per unit of the coordinates, for scales.
@@ -41,14 +40,13 @@ class TileMatrixSet:
 
     name: str
     crs: str
-    uri: str
     bounds: Bounds
     columns: int
     metres: float
 
-    def resolution(self, zoom: int, size: int = 256) -> float:
-        """Return the units per pixel of tiles with a number of pixels along each side."""
-        return (self.bounds[2] - self.bounds[0]) / (self.columns * size * 2.0**zoom)
+    def resolution(self, zoom: int) -> float:
+        """Return the units per pixel of tiles of 256 pixels."""
+        return (self.bounds[2] - self.bounds[0]) / (self.columns * 256 * 2.0**zoom)
 
     def scale(self, zoom: int) -> float:
         """Return the denominator of the scale of tiles of 256 pixels, by the definition of WMTS."""
@@ -68,25 +66,8 @@ class TileMatrixSet:
 
 
 MATRIX_SETS = {
-    item.name: item
-    for item in (
-        TileMatrixSet(
-            "WebMercatorQuad",
-            MERCATOR,
-            "http://www.opengis.net/def/crs/EPSG/0/3857",
-            (-_HALF, -_HALF, _HALF, _HALF),
-            1,
-            1.0,
-        ),
-        TileMatrixSet(
-            "WorldCRS84Quad",
-            CRS84,
-            "http://www.opengis.net/def/crs/OGC/1.3/CRS84",
-            (-180.0, -90.0, 180.0, 90.0),
-            2,
-            METRES_PER_DEGREE,
-        ),
-    )
+    "WebMercatorQuad": TileMatrixSet("WebMercatorQuad", MERCATOR, (-_HALF, -_HALF, _HALF, _HALF), 1, 1.0),
+    "WorldCRS84Quad": TileMatrixSet("WorldCRS84Quad", CRS84, (-180.0, -90.0, 180.0, 90.0), 2, METRES_PER_DEGREE),
 }
 
 
@@ -188,13 +169,6 @@ class Window:
             first = np.floor(safe - 0.5).astype(np.intp)
             fraction = safe - 0.5 - first
             stop = first + 2
-        return cls._numbered(places, first, stop, fraction, is_inside)
-
-    @classmethod
-    def _numbered(
-        cls, places: AxisPlaces, first: Indices, stop: Indices, fraction: Floats, is_inside: npt.NDArray[np.bool_]
-    ) -> Window:
-        """Return a window with the numbers of only those elements that are needed. Changes the arrays in place."""
         size = len(places)
         if not is_inside.any():
             return cls(np.zeros(0, np.intp), np.zeros_like(first), np.ones(1, np.int32), fraction, is_inside)

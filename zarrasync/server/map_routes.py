@@ -19,12 +19,14 @@ from zarrasync.server.geometries import parse_features, region_of
 from zarrasync.server.legends import legend_facts, legend_picture
 from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
 from zarrasync.server.map_grid import MATRIX_SETS, PixelGrid, Resampling, TileMatrixSet
+from zarrasync.server.map_places import Place
 from zarrasync.server.map_statistics import StatisticsOptions, Weights
 from zarrasync.server.maps import MapRequest
 from zarrasync.server.messages import Handler, Request, Response
 from zarrasync.server.pages import show_map
 from zarrasync.server.places import Bounds
 from zarrasync.server.projections import CRS84, MERCATOR, bounds_in, converted, parse_crs
+from zarrasync.server.pyramid import Pyramid
 from zarrasync.server.query import integer_of, number_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
@@ -103,7 +105,7 @@ class MapRoutes:
         self._service, self._maps, self._max_age = service, service.maps, service.max_age
         tile, images = "/tiles/{tms}/{z}/{x}/{y}", tuple(_IMAGES.values())
         tile_parameters = (*_PICTURE, _SIZE)
-        bounds = "{minx},{miny},{maxx},{maxy}"
+        bounds, colours = "{minx},{miny},{maxx},{maxy}", "Colours and their values"
         described, sides = (*tile_parameters, _FORMAT), (*_PICTURE, *_SIDES)
 
         def pictures(
@@ -126,12 +128,8 @@ class MapRoutes:
                 "The value at a point",
                 (_VARIABLE, _SEL, _NODATA, _COORD_CRS),
             ),
-            *(
-                Route(f"legend{n}", path, self.legend, "Colours and their values", (_VARIABLE, *_STYLE, *size), kinds)
-                for n, (path, size, kinds) in enumerate(
-                    (("/legend.json", (), ("application/json",)), ("/legend.png", _SIDES[:2], ("image/png",)))
-                )
-            ),
+            Route("legend0", "/legend.json", self.legend, colours, (_VARIABLE, *_STYLE)),
+            Route("legend1", "/legend.png", self.legend, colours, (_VARIABLE, *_STYLE, *_SIDES[:2]), ("image/png",)),
             Route(
                 "statistics",
                 "/statistics",
@@ -160,11 +158,10 @@ class MapRoutes:
 
     async def preview(self, request: Request) -> Response:
         """Return the picture of all."""
-        pyramid = await self._service.pyramid(_variable(request))
-        bounds = (await self._maps.place(pyramid)).bounds
+        _, pyramid, place = await self._located(request)
         if 1 in pyramid.shape:
             raise BadQuery("an array with one row or one column has no extent on a map; request a point of it")
-        return await self._area(request, bounds, CRS84)
+        return await self._area(request, place.bounds, CRS84)
 
     async def _area(self, request: Request, bounds: Bounds, crs: str) -> Response:
         target = await self._crs(request, "dst_crs")
@@ -249,9 +246,8 @@ class MapRoutes:
 
     async def info(self, request: Request) -> Response:
         """Return the bounds, the size and the attributes of an array."""
-        wanted = _map_request(request)
-        pyramid = await self._service.pyramid(wanted.path)
-        place, array = await self._maps.place(pyramid), pyramid.levels[0].array
+        _, pyramid, place = await self._located(request)
+        array = pyramid.levels[0].array
         axes = await self._service.axes(self._service.hierarchy.relative_path(array))
         rows, columns = pyramid.shape
         body = {
@@ -270,14 +266,19 @@ class MapRoutes:
 
     # -------------------------------------------------------------- descriptions
 
+    async def _located(self, request: Request) -> tuple[str, Pyramid, Place]:
+        """Return the path of the variable that a request names, its levels, and its place on the earth."""
+        path = _map_request(request).path
+        pyramid = await self._service.pyramid(path)
+        return path, pyramid, await self._maps.place(pyramid)
+
     async def tilejson(self, request: Request) -> Response:
         """Return a description of tiles as TileJSON 2.2."""
-        tms, wanted = _matrix_set(request), _map_request(request)
-        pyramid = await self._service.pyramid(wanted.path)
-        bounds = (await self._maps.place(pyramid)).bounds
+        tms, (path, pyramid, place) = _matrix_set(request), await self._located(request)
+        bounds = place.bounds
         body = {
             "tilejson": "2.2.0",
-            "name": wanted.path,
+            "name": path,
             "version": "1.0.0",
             "scheme": "xyz",
             "tiles": [_tile_url(request, tms.name, "{z}/{x}/{y}")],
@@ -290,10 +291,8 @@ class MapRoutes:
 
     async def wmts(self, request: Request) -> Response:
         """Return a description of tiles as WMTS 1.0.0."""
-        wanted = _map_request(request)
-        pyramid = await self._service.pyramid(wanted.path)
-        bounds = (await self._maps.place(pyramid)).bounds
-        body = _capabilities(request, wanted.path, bounds, pyramid.shape)
+        path, pyramid, place = await self._located(request)
+        body = _capabilities(request, path, place.bounds, pyramid.shape)
         return content_response(request, [body.encode()], "application/xml", self._max_age)
 
 

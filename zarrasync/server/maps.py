@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import NodeNotFoundError, SelectionError
+from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions import CRS, Axis, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.meaning import is_geographic
@@ -298,11 +298,9 @@ class Maps:
         crs, attributes = meaning.crs, dict[str, Any]()
         for link in meaning.links:
             if crs is None and link.kind == "grid mapping":
-                try:
-                    node = await self._hierarchy.node(join(path.rpartition("/")[0], link.path))
-                except NodeNotFoundError:
-                    continue
-                crs, attributes = meaning_of(node.metadata).crs, dict(node.attrs)
+                node = await self._hierarchy.find(join(path.rpartition("/")[0], link.path))
+                if node is not None:
+                    crs, attributes = meaning_of(node.metadata).crs, dict(node.attrs)
         if crs is None and "grid_mapping_name" not in attributes:
             raise SelectionError(
                 f"{array.name} has no place on a map: its last two axes {rows.name!r} and {columns.name!r} need latitudes and "

@@ -39,8 +39,8 @@ class Origins:
     """
 
     def __init__(self, hosts: Iterable[str] | None, cors: Iterable[str] | None) -> None:
-        _check_list("allow_hosts", hosts)
-        _check_list("allow_origins", cors)
+        check_list("allow_hosts", hosts)
+        check_list("allow_origins", cors)
         self._hosts = None if hosts is None else frozenset(host.lower().rstrip(".") for host in hosts)
         self._cors = None if cors is None else frozenset(origin.rstrip("/") for origin in cors)
 
@@ -74,7 +74,12 @@ class Origins:
             return False
         name = (match[1] or match[2]).lower().rstrip(".")
         # Addresses are safe: only a name can be made to lead elsewhere.
-        return name == "localhost" or name.endswith(".localhost") or _is_address(name) or name in (self._hosts or ())
+        return (
+            name == "localhost"
+            or name.endswith(".localhost")
+            or address_of(name) is not None
+            or name in (self._hosts or ())
+        )
 
     def headers(self, request: Request) -> dict[str, str]:
         """Return the response headers by which browsers decide which pages may read the response."""
@@ -93,30 +98,28 @@ class Origins:
         return headers
 
 
-def _check_list(name: str, values: Iterable[str] | None) -> None:
+def check_list(name: str, values: Iterable[str] | None) -> None:
+    """Check that an option is not a single string, whose items would be characters.
+
+    Raises:
+        TypeError: If it is.
+    """
     if isinstance(values, str):
         raise TypeError(f"{name} is a list of strings, found the string {values!r}")
 
 
 def _is_local(request: Request) -> bool:
     """Return whether a connection was made to a loopback address, which only programs on this machine can do."""
-    return _is_loopback(request.local)
+    address = address_of(request.local.partition("%")[0])
+    if address is None:
+        return request.local == "localhost"  # otherwise a Unix socket, which browsers cannot connect to
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 @lru_cache
-def _is_loopback(text: str) -> bool:
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a string spells; ``None`` for other strings."""
     try:
-        address = ipaddress.ip_address(text.partition("%")[0])
+        return ipaddress.ip_address(text)
     except ValueError:
-        return text == "localhost"  # otherwise a Unix socket, which browsers cannot connect to
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
-
-
-@lru_cache
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return None

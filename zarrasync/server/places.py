@@ -123,12 +123,6 @@ class AxisPlaces:
         numbers = (np.floor(usable) if self.is_ascending else np.ceil(usable) - 1).astype(np.intp)
         return (numbers % len(self) if self.is_cyclic else np.clip(numbers, 0, len(self) - 1)), outside
 
-    def turns(self, values: npt.NDArray[Any], low: float) -> Floats:
-        """Return by how many turns around the globe longitudes must move to lie in the 360 degrees from one on."""
-        if not self.is_longitude:
-            return np.zeros(len(values))
-        return np.asarray(-np.floor((values.astype(np.float64) - low) / CIRCLE + _ROUNDING))
-
     def between(self, values: npt.NDArray[Any], low: float, high: float) -> tuple[Index, npt.NDArray[Any]]:
         """Return the elements with centres in an interval, and the centres in the direction of the axis.
 
@@ -139,7 +133,9 @@ class AxisPlaces:
             low: The least coordinate.
             high: The greatest coordinate.
         """
-        turns = self.turns(values, low)
+        turns: Floats = np.zeros(len(values))
+        if self.is_longitude:  # they move around the globe to lie in the 360 degrees from the least one on
+            turns = -np.floor((values.astype(np.float64) - low) / CIRCLE + _ROUNDING)
         shown = values if not turns.any() else (values + turns * CIRCLE).astype(_float_type(values))
         inside = np.flatnonzero((low - _ROUNDING <= shown) & (shown <= high + _ROUNDING))
         if len(np.unique(turns[inside])) > 1:

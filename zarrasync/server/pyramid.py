@@ -127,11 +127,6 @@ class Pyramid:
         return cls(tuple(levels), in_order(named, order), labels, samples, order.index(colours) if samples else 0)
 
     @property
-    def names(self) -> list[str | None]:
-        """The names of the axes."""
-        return [axis.name or None for axis in self.axes]
-
-    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the finest level."""
         rows, columns = self.levels[0].shape[-2:]

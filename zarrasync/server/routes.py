@@ -190,19 +190,14 @@ def openapi(routes: Iterable[Route], root: str, version: str) -> dict[str, Any]:
         paths[route.template] = {"get": operation}
         if "POST" in route.methods:
             properties = {parameter.name: {"type": parameter.kind} for parameter in route.parameters or ()}
-            form = {"schema": {"type": "object", "properties": properties}}
-            body = {
-                "content": {
-                    "application/x-www-form-urlencoded": form,
-                    "application/json": {"schema": {"type": "object"}},
-                }
+            document = {"schema": {"type": "object"}}
+            form = {"application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": properties}}}
+            bodies = {
+                **({"application/geo+json": document} if route.has_document else form),
+                "application/json": document,
             }
-            post = {**operation, "operationId": f"{operation['operationId']}_post", "requestBody": body}
-            paths[route.template]["post"] = {**post, "parameters": in_path}
-            if route.has_document:
-                document = {"schema": {"type": "object"}}
-                post["requestBody"] = {"content": {"application/geo+json": document, "application/json": document}}
-                paths[route.template]["post"] = post
+            own = {"operationId": f"{operation['operationId']}_post", "requestBody": {"content": bodies}}
+            paths[route.template]["post"] = operation | own | ({} if route.has_document else {"parameters": in_path})
     schema = {
         "type": "object",
         "required": ["error", "message"],

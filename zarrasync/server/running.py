@@ -159,16 +159,25 @@ async def _run(
     # As many connections are accepted at a time, and need file descriptors before the limit of connections applies.
     backlog = max(limits.connections // 8, 8)
     site_options = {"backlog": backlog, **{name: options.pop(name) for name in _SITE_OPTIONS & options.keys()}}
-    runner = GuardedRunner(app, limits, **{"shutdown_timeout": _SHUTDOWN_SECONDS, **options})
+    async with (
+        _runner(app, limits, **{"shutdown_timeout": _SHUTDOWN_SECONDS, **options}) as runner,
+        _metrics_served(app.get(CORE), limits, metrics_port),
+    ):
+        with _explained(host, port):
+            await _site(runner, host, port, where, site_options).start()
+        if announce is not None:
+            for site in runner.sites:
+                announce(f"Running on {site.name}")
+        await _stop_signal()
+
+
+@asynccontextmanager
+async def _runner(app: web.Application, limits: Limits, **options: Any) -> AsyncIterator[GuardedRunner]:
+    """Start an application for the length of a block."""
+    runner = GuardedRunner(app, limits, **options)
     await runner.setup()
     try:
-        async with _metrics_served(app.get(CORE), limits, metrics_port):
-            with _explained(host, port):
-                await _site(runner, host, port, where, site_options).start()
-            if announce is not None:
-                for site in runner.sites:
-                    announce(f"Running on {site.name}")
-            await _stop_signal()
+        yield runner
     finally:
         await runner.cleanup()
 
@@ -186,14 +195,10 @@ async def _metrics_served(core: Core | None, limits: Limits, port: int | None) -
 
     own = web.Application()
     own.router.add_get("/metrics", respond)
-    runner = GuardedRunner(own, limits)
-    await runner.setup()
-    try:
+    async with _runner(own, limits) as runner:
         with _explained("127.0.0.1", port, "--metrics-port"):
             await web.TCPSite(runner, "127.0.0.1", port).start()
         yield
-    finally:
-        await runner.cleanup()
 
 
 def _site(runner: web.AppRunner, host: str, port: int, where: dict[str, Any], options: dict[str, Any]) -> web.BaseSite:

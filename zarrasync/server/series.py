@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,28 +12,17 @@ from zarrasync.display.values import strict
 from zarrasync.errors import SelectionError
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Values of one line of a chart.
-
-    Attributes:
-        name: The part of complex numbers; empty for real ones.
-        low: The least value of each point. NaN if all of its values are missing.
-        high: The greatest value of each point.
-    """
-
-    name: str
-    low: npt.NDArray[np.float64]
-    high: npt.NDArray[np.float64]
-
-
-def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) -> list[Curve]:
-    """Return the curves of stored numbers, with one point for every ``width`` numbers.
+def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) -> list[dict[str, Any]]:
+    """Return the curves of stored numbers as JSON, with one point for every ``width`` numbers.
 
     Args:
         presentation: How stored numbers are shown.
         width: The number of elements of a point. The last point may have fewer.
         stored: Stored numbers along one axis.
+
+    Returns:
+        For each curve its ``name``, which is the part of complex numbers and empty for real ones, and its ``values``, or the
+        least and the greatest value of each point as ``low`` and ``high``. Missing values are ``None``.
 
     Raises:
         SelectionError: If they are not numbers.
@@ -42,24 +30,17 @@ def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) 
     if stored.dtype.kind not in "biufc":
         raise SelectionError(f"a chart needs numbers, found {stored.dtype}", shape=stored.shape)
     values = presentation.numbers(stored)
-    if values.dtype.kind != "c":
-        return [_curve("", values, width)]
-    return [_curve("real part", np.real(values), width), _curve("imaginary part", np.imag(values), width)]
+    is_complex = values.dtype.kind == "c"
+    parts = {"real part": np.real(values), "imaginary part": np.imag(values)} if is_complex else {"": values}
+    return [{"name": name, **_points_of(part, width)} for name, part in parts.items()]
 
 
-def _curve(name: str, values: npt.NDArray[Any], width: int) -> Curve:
+def _points_of(values: npt.NDArray[Any], width: int) -> dict[str, list[float | None]]:
     numbers = np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan)
+    if width == 1:
+        return {"values": strict(numbers.tolist())}
     padded = np.full(-(-len(numbers) // width) * width, np.nan)
     padded[: len(numbers)] = numbers
     points = padded.reshape(-1, width)
-    return Curve(name, np.fmin.reduce(points, axis=1), np.fmax.reduce(points, axis=1))
-
-
-def series_facts(curves: list[Curve], width: int) -> list[dict[str, Any]]:
-    """Return curves as JSON: their values, or the least and the greatest value of each point."""
-    return [
-        {"name": curve.name, "values": strict(curve.low.tolist())}
-        if width == 1
-        else {"name": curve.name, "low": strict(curve.low.tolist()), "high": strict(curve.high.tolist())}
-        for curve in curves
-    ]
+    ends = {"low": np.fmin.reduce(points, axis=1), "high": np.fmax.reduce(points, axis=1)}
+    return {name: strict(values.tolist()) for name, values in ends.items()}

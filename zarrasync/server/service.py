@@ -6,8 +6,8 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrasync import stores
 from zarrasync.display.values import Column
-from zarrasync.errors import NodeNotFoundError, SelectionError, StoreError
+from zarrasync.errors import SelectionError, StoreError
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.model.paths import join
@@ -35,7 +35,7 @@ from zarrasync.server.planes import Planes
 from zarrasync.server.pyramid import Pyramid
 from zarrasync.server.query import Colours
 from zarrasync.server.selection import Selection, axis_of_points, select
-from zarrasync.server.series import curves_of, series_facts
+from zarrasync.server.series import curves_of
 from zarrasync.stores import CachingStore, ObjectStore, PrefixStore, Store, StoreLike
 
 log = logging.getLogger("zarrasync.server")
@@ -150,8 +150,7 @@ class Service:
         Raises:
             ZarrError: If it does not.
         """
-        with suppress(NodeNotFoundError):
-            await self.hierarchy.node("")
+        await self.hierarchy.find("")
 
     async def array(self, path: str) -> AsyncArray:
         """Return an array, whose metadata was read at most ``max_age`` seconds ago.
@@ -250,17 +249,14 @@ class Service:
         array, names = selection.array, selection.names
         places = await positions_of(array, {name: Query(column, method) for name, column in columns.items()})
         key: list[Any] = [places.get(name, index) for name, index in zip(names, selection.indices, strict=True)]
-        others = [number for number, name in enumerate(names) if name not in places]
         view = array.view[tuple(key)]
-        is_kept = [number for number in others if not isinstance(key[number], int)]
+        kept = [name for name, item in zip(names, key, strict=True) if name not in places and not isinstance(item, int)]
         shown = await self.chunks.read(view, selection.presentation.show)
         columns_of_axes = {column.name: column.values for column in await self.read_coordinates(selection)}
         values = np.moveaxis(shown.values, axis_of_points(key), 0)
-        coordinates = {names[number]: columns_of_axes[names[number]] for number in is_kept}
-        for name, place in places.items():
-            coordinates[name] = columns_of_axes[name][place]
-        dimensions = ("point", *(names[number] for number in is_kept))
-        return SelectedValues(values, dimensions, coordinates, shown.unit, array.attrs)
+        coordinates = {name: columns_of_axes[name] for name in kept}
+        coordinates |= {name: columns_of_axes[name][place] for name, place in places.items()}
+        return SelectedValues(values, ("point", *kept), coordinates, shown.unit, array.attrs)
 
     async def _read(self, selection: Selection) -> SelectedValues:
         columns = await self.read_coordinates(selection)
@@ -321,10 +317,7 @@ class Service:
         number, index = axes[0]
         start, _, step = index.indices(selection.array.shape[number])
         width = max(-(-selection.view.size // points), 1)
-
-        def curves(stored: npt.NDArray[Any]) -> list[dict[str, Any]]:
-            return series_facts(curves_of(selection.presentation, width, stored), width)
-
+        curves = partial(curves_of, selection.presentation, width)
         facts = {"axis": number, "start": start, "step": step, "width": width, "unit": selection.presentation.unit}
         return {**facts, "curves": await self.chunks.read(selection.view, curves)}
 

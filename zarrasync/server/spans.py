@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from zarrasync.server.messages import Request
+from zarrasync.stores.counting import tracer
 
 SetStatus: TypeAlias = Callable[[int], None]
 RequestSpan: TypeAlias = Callable[[Request, str], Any]
@@ -25,11 +26,8 @@ def request_span() -> RequestSpan:
     Raises:
         ImportError: If ``opentelemetry-api`` is not installed.
     """
-    try:
-        from opentelemetry import propagate, trace
-    except ImportError as error:
-        raise ImportError("spans need OpenTelemetry: pip install 'zarrasync[otel]'") from error
-    tracer = trace.get_tracer("zarrasync")
+    start = tracer().start_as_current_span
+    from opentelemetry import propagate, trace  # it is installed
 
     @contextmanager
     def span_of(request: Request, route: str) -> Iterator[SetStatus]:
@@ -43,7 +41,7 @@ def request_span() -> RequestSpan:
         parent = propagate.extract(dict(request.headers))
         name = f"{request.method} {route}"
         kind = trace.SpanKind.SERVER
-        with tracer.start_as_current_span(name, context=parent, kind=kind, attributes=attributes) as span:
+        with start(name, context=parent, kind=kind, attributes=attributes) as span:
 
             def set_status(status: int) -> None:
                 span.set_attribute("http.response.status_code", status)

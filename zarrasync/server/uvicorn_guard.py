@@ -5,13 +5,10 @@ uvicorn limits none of these, so a client that sends half a request, or does not
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from zarrasync.server.limits import Limits
-
-_PROGRESS_BYTES = 64 << 10
-"""Bytes that a client must receive within ``Limits.timeout`` if it has not received everything."""
+from zarrasync.server.slow_clients import SlowClients
 
 _HEAD_BYTES = 64 << 10
 """The most bytes of the line and the headers of a request."""
@@ -35,17 +32,16 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
         raise ImportError("this server needs uvicorn: pip install uvicorn") from error
 
     base: Any = AutoHTTPProtocol  # one of two classes, with the same methods
+    slow_clients = SlowClients(limits)
 
     class Guarded(base):  # type: ignore[misc]
         """A connection with limits."""
 
-        _head: asyncio.TimerHandle | None = None
-        _sent: asyncio.TimerHandle | None = None
         _head_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._expect_request()
+            self._pace = slow_clients.watch(transport)
 
         def data_received(self, data: bytes) -> None:
             room = _HEAD_BYTES - self._head_bytes
@@ -55,39 +51,18 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
             super().data_received(data)
             if self._is_in_head:
                 self._head_bytes += len(data)
-                self._expect_request()
+                self._pace.begin_head()
             else:
-                _cancel(self._head)
-                self._head, self._head_bytes = None, 0
+                self._pace.head_began, self._head_bytes = None, 0
 
         @property
         def _is_in_head(self) -> bool:
             """Whether the head of a request is not complete."""
             return self.cycle is None or self.cycle.response_complete
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._expect_progress()
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            _cancel(self._sent)
-
         def connection_lost(self, exc: Exception | None) -> None:
-            _cancel(self._head)
-            _cancel(self._sent)
+            slow_clients.forget(self._pace)
             super().connection_lost(exc)
-
-        def _expect_request(self) -> None:
-            if self._head is None:
-                self._head = self.loop.call_later(limits.head_timeout, self.transport.abort)
-
-        def _expect_progress(self, waiting: int | None = None) -> None:
-            size = self.transport.get_write_buffer_size()
-            if waiting is not None and size > waiting - _PROGRESS_BYTES:
-                self.transport.abort()
-            else:
-                self._sent = self.loop.call_later(limits.timeout, self._expect_progress, size)
 
     return uvicorn.Config(
         app,
@@ -102,8 +77,3 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
         timeout_keep_alive=int(limits.idle_timeout),
         **options,
     )
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()

@@ -216,7 +216,7 @@ class TracingStore(CountingStore):
         self.on_event, self.spans = on_event, spans
         self.latencies: dict[str, Latencies] = {}
         if spans:
-            _tracer()
+            tracer()
 
     async def _operate(
         self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
@@ -224,7 +224,7 @@ class TracingStore(CountingStore):
         span: Any = nullcontext()
         if self.spans:
             attributes = {"zarrasync.store": repr(self.inner), "zarrasync.keys": tuple(keys)}
-            span = _tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
+            span = tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
         begin, error = clock.monotonic(), None
         try:
             with span as current:
@@ -245,7 +245,12 @@ class TracingStore(CountingStore):
                 self.on_event(Event(operation, tuple(keys), nbytes, seconds, error))
 
 
-def _tracer() -> Any:
+def tracer() -> Any:
+    """Return what makes spans of OpenTelemetry.
+
+    Raises:
+        ImportError: If ``opentelemetry-api`` is not installed.
+    """
     try:
         from opentelemetry import trace
     except ImportError as error:

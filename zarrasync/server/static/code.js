@@ -20,7 +20,7 @@ export function forGroup(path) {
   });
 }
 
-/** Shows code for a selection of an array, and links to its values: numbers of elements, ":" for whole axes. */
+/** Shows code for a selection of an array, and links to its values: numbers of elements, ranges like "0:3", ":" for whole axes. */
 export function forArray(path, [group, variable], selection, decoding = {}, style = null) {
   downloads(path, variable, selection, decoding, style);
   const place = selection.length ? `[${selection.join(", ")}]` : "[()]";
@@ -29,8 +29,14 @@ export function forArray(path, [group, variable], selection, decoding = {}, styl
     zarrasync: `from zarrasync import sync\n\narray = sync.open_array(${open})\nvalues = array${place}`,
     async: `import zarrasync as za\n\narray = await za.open_array(${open})\nvalues = await array${place}`,
     xarray: `import xarray as xr\n\ndataset = xr.open_dataset(${quoted(url())}, engine="zarrasync"${group ? `, group=${quoted(group)}` : ""})\nvalues = dataset[${quoted(variable)}]${place}`,
-    zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore(${quoted(url())});\nconst array = await zarr.open.v3(zarr.root(store).resolve(${quoted(`/${path}`)}), { kind: "array" });\nconst { data } = await zarr.get(array, [${selection.map((item) => (item === ":" ? "null" : item)).join(", ")}]);`,
+    zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore(${quoted(url())});\nconst array = await zarr.open.v3(zarr.root(store).resolve(${quoted(`/${path}`)}), { kind: "array" });\nconst { data } = await zarr.get(array, [${selection.map(zarritaItem).join(", ")}]);`,
   });
+}
+
+/** An item of a selection in zarrita. */
+function zarritaItem(item) {
+  if (item === ":") return "null";
+  return `${item}`.includes(":") ? `zarr.slice(${item.split(":").join(", ")})` : item;
 }
 
 /** Links to the values of a selection as files, and to its picture. */

@@ -247,6 +247,9 @@ function rangeFor(cmap) {
 /** Items of the axes of the plane, in the order of the array. */
 const inOrder = (items) => items.map((_, axis) => items[state.view.order.indexOf(axis)]);
 
+/** The selection of what is shown at indices of all axes: if channels are colours, all of them. */
+const selected = (at) => inOrder(state.cmap === "rgb" ? at.with(state.view.channel, `0:${state.view.samples}`) : at);
+
 function set(changes) {
   Object.assign(state, changes);
   controls();
@@ -321,7 +324,7 @@ function refresh() {
   scale();
   changed();
   const style = state.cmap === "rgb" ? null : { cmap: state.cmap, low: state.low, high: state.high, scale: state.scale };
-  code.forArray(view.array, view.dataset, inOrder([...index, ":", ":"]), decoding(), style);
+  code.forArray(view.array, view.dataset, selected([...index, ":", ":"]), decoding(), style);
   mapLink();
   if (state.picked) profile([...index, ...state.picked.slice(-2)]);
   return histogram();
@@ -444,7 +447,7 @@ const read = latest(async (signal, { row, column }) => {
     return told && (typeof told.data === "object" && told.data ? JSON.stringify(told.data) : String(told.data ?? ""));
   };
   const over = plane.source.over ? state.labels : null;
-  const [told, label] = await Promise.all([value(view.array, inOrder(state.cmap === "rgb" ? at.with(view.channel, `0:${view.samples}`) : at), decoding()), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
+  const [told, label] = await Promise.all([value(view.array, selected(at), decoding()), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
   if (told === null || signal.aborted) return;
   const text = told ? `${described(rounded(told), view.label_properties)} ${unitOf(told)}`.trim() : "missing";
   say(text + (label && label !== "0" ? `, ${over.path.split("/").pop()} ${described(label, over.properties)}` : ""));

@@ -24,7 +24,7 @@ export async function dimensions(path, isCurrent) {
   const told = await ask("axes", { path }, { failed: () => {} }); // the members can be shown without them
   if (!told?.axes.length || !isCurrent()) return;
   const rows = told.axes.map((axis) => [axis.name, axis.size.toLocaleString("en"), extent(axis)]);
-  byId("dimensions").replaceChildren(grid("Dimensions", ["Name", ">Size", "Coordinates"], rows));
+  byId("dimensions").replaceChildren(grid("Dimensions", ["Name", "Size", "Coordinates"], rows, [1]));
 }
 
 function table(title, items) {
@@ -51,12 +51,12 @@ function link({ path, name }) {
 
 const LONG = ["Contents", "Coordinates"]; // columns whose texts may take several lines
 
-/** A table with a caption. Columns whose name begins with ">" contain numbers. */
-export function grid(title, columns, rows) {
-  const kind = (column) => (column.startsWith(">") ? "number" : title && LONG.includes(column) ? "long" : "");
-  const cell = (tag, column, content, more = {}) => make(tag, { className: kind(column), ...more }, content ?? "");
-  const head = make("tr", {}, ...columns.map((column) => cell("th", column, column.replace(">", ""), { scope: "col" })));
-  const body = rows.map((row) => make("tr", {}, ...row.map((content, n) => (n ? cell("td", columns[n], content) : cell("th", columns[0], content, { scope: "row" })))));
+/** A table with a caption. `numeric` has the positions of the columns of numbers. */
+export function grid(title, columns, rows, numeric = []) {
+  const kind = (n) => (numeric.includes(n) ? "number" : title && LONG.includes(columns[n]) ? "long" : "");
+  const cell = (tag, n, content, more = {}) => make(tag, { className: kind(n), ...more }, content ?? "");
+  const head = make("tr", {}, ...columns.map((column, n) => cell("th", n, column, { scope: "col" })));
+  const body = rows.map((row) => make("tr", {}, ...row.map((content, n) => (n ? cell("td", n, content) : cell("th", n, content, { scope: "row" })))));
   const caption = title ? [make("caption", {}, title)] : [];
   return make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": title || "values" }, make("table", {}, ...caption, make("thead", {}, head), make("tbody", {}, ...body)));
 }

@@ -5,6 +5,7 @@ import { grid } from "./summary.js";
 
 const ROWS = 50;
 const COLUMNS = 12;
+const MIDNIGHT = /T00(:00){0,2}(\.0+)?$/;
 let shown = null; // {path, axes, index, row, column, decoding}
 
 /** Shows the values of an array from the first one on. */
@@ -24,17 +25,25 @@ const fill = latest(async (signal) => {
   const select = [...index, ...(axes.length ? [`${row}:${ends[0]}`] : []), ...(across ? [`${column}:${ends[1]}`] : [])].join(",");
   const told = await ask("data", { path, select: select || "...", int64: "string", ...decoding }, { signal, failed: (text) => byId("page").replaceChildren(text) });
   if (!told) return;
-  const lines = axes.length ? told.data : [told.data];
-  const text = (value) => asText(value, told);
-  const names = told.fields ?? (across ? lines[0]?.map((_, n) => coordinate(across, column + n)) : [told.unit ? `value [${told.unit}]` : "value"]) ?? [];
-  const rows = lines.map((line, n) => {
-    const cells = told.fields && !across ? line.map((field) => asText(field, {})) : across ? line.map(text) : [text(line)];
-    return axes.length ? [coordinate(down, row + n), ...cells] : cells;
-  });
-  const heads = [...(axes.length ? [titled(down)] : []), ...(told.fields && across ? lines[0]?.map((_, n) => coordinate(across, column + n)) ?? [] : names)];
-  byId("page").replaceChildren(lines.length ? grid("", heads, rows) : "The array has no elements.");
+  const hasFields = told.fields && !across; // in columns of their own
+  const lines = (axes.length ? told.data : [told.data]).map((line) => (across || hasFields ? line : [line]));
+  const names = across ? lines[0]?.map((_, n) => coordinate(across, column + n)) ?? [] : told.fields ?? [told.unit ? `value [${told.unit}]` : "value"];
+  const columns = names.map((name, n) => columnOf(name, lines.map((line) => line[n]), hasFields ? {} : told));
+  if (axes.length) columns.unshift({ name: titled(down), texts: lines.map((_, n) => coordinate(down, row + n)), isNumeric: !down.labels });
+  const rows = lines.map((_, n) => columns.map(({ texts }) => texts[n]));
+  const numeric = columns.flatMap(({ isNumeric }, n) => (isNumeric ? [n] : []));
+  byId("page").replaceChildren(lines.length ? grid("", columns.map(({ name }) => name), rows, numeric) : "The array has no elements.");
   byId("pages").replaceChildren(...pager("row", down, row, ends[0], ROWS), ...(across ? pager("column", across, column, ends[1], COLUMNS) : []));
 });
+
+/** A column of values as texts: dates without the time of day if it is midnight for all of them. */
+function columnOf(name, items, told) {
+  const texts = items.map((item) => asText(item, told));
+  const isNumeric = /^(u?int|float|bfloat|complex)/.test(told.dtype) || items.every((item) => item === null || typeof item === "number");
+  const isDate = told.calendar || told.dtype?.startsWith("datetime");
+  const isShort = isDate && items.every((item) => item === null || MIDNIGHT.test(item));
+  return { name, texts: isShort ? texts.map((text) => text.replace(MIDNIGHT, "")) : texts, isNumeric };
+}
 
 /** A value as text: complex numbers in one string, fields of structs with commas, a sign for missing values. */
 function asText(value, { dtype = "", unit = "" }) {

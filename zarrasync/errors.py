@@ -277,7 +277,7 @@ class ChecksumError(CodecError):
 
 
 class EncodingError(CodecError):
-    """An encoding of CF cannot represent a value: the value is out of range, missing, or would be read as a missing one.
+    """An encoding of CF cannot represent a value: it is out of range, missing, rounded, or would be read as a missing one.
 
     Attributes:
         variable: The name of the variable.

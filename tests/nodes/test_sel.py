@@ -234,6 +234,9 @@ def test_labels_of_other_types():
     found = group.sel(name="b", number=2.0**53)  # as an integer it is exact
     assert found["v"].read().tolist() == [9, 10, 11]
     assert found["name"].read() == "b"
+    group.create_array("id", data=numbers, dimension_names=["number"], attributes={"_FillValue": 2**53})
+    assert group.sel(id=2**53 + 1)["v"].read().tolist() == [[3, 4, 5], [12, 13, 14], [21, 22, 23]]
+    assert group.sel(id=np.nan)["v"].read()[0].tolist() == [0, 1, 2]
     assert group.sel(code=b"z")["name"].read() == ""
     assert group.sel(code=["z", "x"])["v"].shape == (2, 3, 3)
     assert group.sel(time=np.datetime64("NaT", "D"))["v"].read()[0, 0] == 1

@@ -94,7 +94,27 @@ async def test_large_integers_stay_exact_and_other_kinds_as_they_are():
     root.create_array("fields", data=np.array([(-1, 2.5)], [("a", "i4"), ("b", "f8")]), attributes=attributes)
     async with serving(store) as client:
         found = [(await client.json(f"/api/data?path={name}"))["data"] for name in ("large", "strings", "fields")]
-    assert found == [[2**62 + 1, None], ["a", "b"], [[-1, 2.5]]]
+        assert found == [[2**62 + 1, None], ["a", "b"], [[-1, 2.5]]]
+        told = await client.json("/api/chart?path=large")
+        assert told["curves"] == [{"name": "", "values": [2**62 + 1, None]}]
+        told = await client.json("/api/chart?path=large&points=1")
+        assert told["curves"] == [{"name": "", "low": [2**62 + 1], "high": [2**62 + 1]}]
+        for kind in ("npy", "bin"):
+            told = await client.json(f"/api/data?path=large&format={kind}", 501)
+            assert f"the integer {2**62 + 1} cannot be decoded to float64" in told["message"]
+            assert (await client.get(f"/api/data?path=large&format={kind}&select=1"))[0] == 200
+            assert (await client.get(f"/api/data?path=large&format={kind}&decode=0"))[0] == 200
+
+
+async def test_large_durations_stay_exact():
+    attributes = {"units": "nanoseconds", "dtype": "timedelta64[ns]", "_FillValue": -1}
+    store: dict[str, bytes] = {}
+    sync.create_group(store).create_array("v", data=np.array([2**62 + 1, -1, 2**62]), attributes=attributes)
+    async with serving(store) as client:
+        assert (await client.json("/api/data?path=v"))["data"] == [2**62 + 1, None, 2**62]
+        assert "cannot be decoded" in (await client.json("/api/data?path=v&format=npy", 501))["message"]
+        _, body, _ = await client.get("/api/data?path=v&format=npy&select=1:")
+        np.testing.assert_array_equal(np.load(io.BytesIO(body)), [np.nan, 2.0**62])
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

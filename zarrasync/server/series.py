@@ -19,13 +19,13 @@ class Curve:
 
     Attributes:
         name: The part of complex numbers; empty for real ones.
-        low: The least value of each point. NaN if all of its values are missing.
+        low: The least value of each point, masked if all of its values are missing. Integers stay exact.
         high: The greatest value of each point.
     """
 
     name: str
-    low: npt.NDArray[np.float64]
-    high: npt.NDArray[np.float64]
+    low: npt.NDArray[Any]
+    high: npt.NDArray[Any]
 
 
 def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) -> list[Curve]:
@@ -48,11 +48,12 @@ def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) 
 
 
 def _curve(name: str, values: npt.NDArray[Any], width: int) -> Curve:
-    numbers = np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan)
-    padded = np.full(-(-len(numbers) // width) * width, np.nan)
+    values = values.astype(np.uint8) if values.dtype.kind == "b" else values
+    numbers: Any = np.ma.masked_where(np.isnan(values), values)
+    padded: Any = np.ma.masked_array(np.zeros(-(-len(numbers) // width) * width, numbers.dtype), mask=True)
     padded[: len(numbers)] = numbers
     points = padded.reshape(-1, width)
-    return Curve(name, np.fmin.reduce(points, axis=1), np.fmax.reduce(points, axis=1))
+    return Curve(name, points.min(axis=1), points.max(axis=1))
 
 
 def series_facts(curves: list[Curve], width: int) -> list[dict[str, Any]]:

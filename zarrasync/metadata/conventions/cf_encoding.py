@@ -42,6 +42,8 @@ _DIRECTION = re.compile(r"(?<![a-z])direction(?![a-z])|(azimuth_angle|longitude)
 """Standard names of angles that begin again after a full turn (CF standard name table)."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
+_EXACT = 2**53
+"""Smaller integers are exact in double precision."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,11 @@ class CFEncoding:
         return missing
 
     def unpack(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return stored numbers with sign, scale and offset. Missing numbers are not replaced."""
+        """Return stored numbers with sign, scale and offset. Missing numbers are not replaced.
+
+        Raises:
+            EncodingError: If an integer becomes a floating-point number, which cannot represent it.
+        """
         numbers = self.numbers(stored)
         if not self.is_packed:
             return numbers
@@ -229,7 +235,46 @@ class CFEncoding:
             values *= self.scale
         if self.offset is not None:
             values += self.offset
+        self._check_exact(stored, values)
         return values
+
+    def with_nan(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return stored numbers with sign, scale and offset as floating-point numbers. Missing ones become NaN.
+
+        Raises:
+            EncodingError: As ``unpack``.
+        """
+        values = self.unpack(stored).astype(self._float_dtype(), copy=not self.is_packed)
+        if not self.is_packed:
+            self._check_exact(stored, values)
+        values[self.is_missing(stored)] = np.nan
+        return values
+
+    def _check_exact(self, stored: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        """Check that floating-point values are equal to the integers that they stand for.
+
+        Other scales than 1 make values approximate, so that rounding them is no loss.
+
+        Raises:
+            EncodingError: If one was rounded.
+        """
+        numbers, offset = self.numbers(stored), float(self.offset or 0)
+        if numbers.dtype.kind not in "iu" or not numbers.size or self.scale not in (None, 1) or offset % 1:
+            return
+        if max(-int(numbers.min()), int(numbers.max())) + abs(offset) < _EXACT:
+            return
+        is_wide = np.abs(numbers.astype("f8")) + abs(offset) >= _EXACT
+        where = np.flatnonzero(is_wide & ~self.is_missing(stored))
+        exact = numbers.ravel()[where].astype(object) + int(offset)
+        rounded = exact[values.ravel()[where].astype(object) != exact]
+        if rounded.size:
+            masked = "" if self.is_packed else "masked values (decoded.with_options(masked=True), JSON or CSV) or "
+            raise EncodingError(
+                f"the integer {rounded[0]} cannot be decoded to {values.dtype} without rounding; {rounded.size:,} of "
+                f"{values.size:,} values are affected; read {masked}the stored numbers",
+                value=rounded[0],
+                direction="decode",
+            )
 
     def decode_masked(self, stored: npt.NDArray[Any]) -> np.ma.MaskedArray[Any, Any]:
         """Return the values that stored numbers stand for, with a mask of those that are missing.
@@ -269,6 +314,7 @@ class CFEncoding:
 
         Raises:
             CodecError: If times have invalid units, or a calendar that needs cftime, and it is not installed.
+            EncodingError: If an integer becomes a floating-point number, which cannot represent it.
         """
         stored = np.asarray(stored)
         if stored.dtype.kind not in _NUMBERS:
@@ -277,13 +323,7 @@ class CFEncoding:
             return self._decode_times(stored, self.times)
         if self.is_boolean:
             return stored.astype(np.bool_)
-        values = self.unpack(stored)
-        if not self.may_be_missing:
-            return values
-        missing = self.is_missing(stored)
-        values = values.astype(self.value_dtype, copy=not self.is_packed)
-        values[missing] = np.nan
-        return values
+        return self.with_nan(stored) if self.may_be_missing else self.unpack(stored)
 
     def _decode_times(self, stored: npt.NDArray[Any], times: TimeUnits) -> npt.NDArray[Any]:
         is_present = ~self.is_missing(stored)
@@ -312,7 +352,7 @@ class CFEncoding:
         Arrays of times and of strings of fixed length are checked as well. Other values are returned as they are.
 
         Args:
-            values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT and ``None`` are missing.
+            values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT, ``None`` and masked ones are missing.
             variable: The name of the variable, for messages.
             origin: The indices of the first value, for messages; by default zeros.
             lossy: What to do with other values: ``"error"``, ``"warn"``, or ``"allow"`` to store other numbers for them. Whole
@@ -326,17 +366,25 @@ class CFEncoding:
         Raises:
             EncodingError: If the encoding cannot represent a value, or it would be read as a missing one.
         """
-        source = np.asarray(values)
+        source, masked = np.asarray(values), np.ma.getmask(values)
+        if source.dtype.kind in "mM" and masked is not np.ma.nomask:
+            source = np.where(masked, np.array("NaT", source.dtype), source)
         report = _Report(self, variable, source, tuple(origin), lossy, hint)
+        if self.dtype.kind not in _NUMBERS + "mM" and np.any(masked):
+            raise report.type_error("values without a mask")
         if self.dtype.kind in "mM":
             return self._encode_native_times(source, report)
         if self.dtype.kind in "SU":
             return self._encode_strings(source, report)
         if self.dtype.kind not in _NUMBERS:
             return source
-        missing = _missing_values(source)
+        missing = _missing_values(source) | masked
         numbers = self._numbers_of(source, missing, report)
-        result = self._cast(self._packed(numbers), numbers, missing, report, exact=exact)
+        packed = self._packed(numbers)
+        result = self._cast(packed, numbers, missing, report, exact=exact)
+        if self.is_packed and numbers.dtype.kind in "iu" and lossy != "allow":
+            is_rounded = self._is_rounded(numbers, packed, result)
+            report.refuse(is_rounded & ~missing, "double precision, in which it is packed, does not represent it")
         marker = self.missing_number
         if marker is not None:
             result[missing] = marker
@@ -400,6 +448,20 @@ class CFEncoding:
             if self.scale is not None:
                 packed /= self.scale
         return packed
+
+    def _is_rounded(
+        self, integers: npt.NDArray[Any], packed: npt.NDArray[Any], numbers: npt.NDArray[Any]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which integers are packed to numbers whose values differ by more than half a step."""
+        near, result = integers.astype("f8"), np.zeros(integers.shape, np.bool_)
+        where = (np.abs(near) >= _EXACT) | (np.abs(packed) >= _EXACT)
+        step = 1.0 if self.scale is None else self.scale
+        with np.errstate(all="ignore"):
+            values = numbers[where].astype("f8") * step + (self.offset or 0)
+        pairs = zip(integers[where].tolist(), near[where].tolist(), strict=True)
+        rest = np.array([exact - int(rounded) for exact, rounded in pairs], "f8")
+        result[where] = np.abs(values - near[where] - rest) > abs(step) / 2
+        return result
 
     def _cast(
         self,

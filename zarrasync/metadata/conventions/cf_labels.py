@@ -293,7 +293,8 @@ class Coordinate:
         if encoding.times is not None or stored.dtype.kind in "mM":
             times = TimeAxis.of(encoding, stored, name)
             return cls(name, Labels(times.values, name, times.missing, times.show), times)
-        values = encoding.decode(stored)
+        masked = encoding.decode_masked(stored)  # integers stay exact
+        values, missing = np.asarray(masked.data), np.ma.getmaskarray(masked)
         if values.dtype.kind == "b":
             values = values.astype(np.uint8)
         if values.dtype.kind in "OSU":
@@ -302,7 +303,7 @@ class Coordinate:
             raise LabelError(
                 f"the coordinate {name!r} of {values.dtype} contains neither numbers nor strings", name=name
             )
-        labels = Labels(values, name)
+        labels = Labels(values, name, missing)
         if is_longitude(encoding.unit, {}) and is_global(labels, CIRCLE):
             labels = CyclicLabels(values, name)
         return cls(name, labels)

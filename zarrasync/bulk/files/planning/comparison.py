@@ -19,6 +19,7 @@ from zarrasync.metadata.conventions.cf_attributes import (
     SCALING,
     UNSIGNED,
     VALID,
+    sign_depends_on_type,
     signed_dtype,
     valid_range,
 )
@@ -265,12 +266,11 @@ def check_sign(name: str, header: VariableHeader, dtype: np.dtype[Any]) -> None:
     Raises:
         ShapeError: If they do not.
     """
-    own = np.dtype(object if header.dtype == "str" else header.dtype).newbyteorder("=")
-    number, stored = signed_dtype(header.attributes, own), signed_dtype(header.attributes, dtype)
-    if own != dtype.newbyteorder("=") and (number != own or stored != dtype):
+    own = np.dtype(object if header.dtype == "str" else header.dtype)
+    if sign_depends_on_type(header.attributes, own, dtype):
         raise ShapeError(
-            f"{name!r} has {_text_of(header, [UNSIGNED])} in {header.place}, by which its {own} numbers are {number}, so they "
-            f"cannot be stored as {dtype}; pass decode=True if the destination has no {UNSIGNED}, or write the file again as {dtype}"
+            f"{name!r} has {_text_of(header, [UNSIGNED])} in {header.place}, by which its {own} numbers are "
+            f"{signed_dtype(header.attributes, own)}, so they cannot be stored as {dtype}; pass decode=True if the destination has no {UNSIGNED}, or write the file again as {dtype}"
         )
 
 

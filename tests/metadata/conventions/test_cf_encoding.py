@@ -190,6 +190,17 @@ def test_packing_rounds_wide_integers_within_half_a_step():
         assert abs(int(cf.decode(cf.encode(np.array([value])))[0]) - value) <= scale / 2
 
 
+@pytest.mark.parametrize("value", [[0.1, 0.2], "one", [], True])
+@pytest.mark.parametrize("key", ["scale_factor", "add_offset"])
+def test_a_scale_that_is_not_a_number(key: str, value: Any):
+    for more in ({}, {"_FillValue": 7}, {"units": "days since 2000-01-01"}):
+        cf = encoding({key: value, **more}, "i2")
+        for call in (cf.decode, cf.decode_masked, cf.encode):
+            with pytest.raises(EncodingError, match=f"the attribute {key} is not a number: "):
+                call(np.array([1, 2], "i2"))
+    assert encoding({key: None}, "i2").decode(np.array([1, 2], "i2")).tolist() == [1, 2]
+
+
 def test_masked_values_are_missing():
     cf = encoding({"_FillValue": -1}, "i8")
     assert cf.encode(np.ma.masked_array([WIDE, 3], [False, True])).tolist() == [WIDE, -1]

@@ -34,6 +34,7 @@ from zarrasync.metadata.conventions.cf_times import (
     numbers_to_dates,
     units_of,
 )
+from zarrasync.metadata.conventions.meaning import short
 
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
@@ -61,6 +62,7 @@ class CFEncoding:
         times: The units of times or durations; ``None`` for other values.
         flags: The meanings of numbers or of bits; ``None`` without any.
         is_boolean: Whether integers stand for booleans.
+        problem: Why the meaning is not known, so that numbers are neither decoded nor encoded; empty if it is.
         is_direction: Whether values are directions, such as wind directions: 359 and 1 degrees are neighbours.
     """
 
@@ -75,6 +77,7 @@ class CFEncoding:
     flags: Flags | None = None
     is_boolean: bool = False
     is_direction: bool = False
+    problem: str = ""
 
     @classmethod
     def from_attributes(
@@ -107,6 +110,8 @@ class CFEncoding:
         times = units_of(attributes)
         if times is None and str(attributes.get("dtype")).startswith("timedelta64"):
             times = duration_units(attributes)
+        scaling = [key for key in (SCALE, OFFSET) if attributes.get(key) is not None]
+        wrong = [key for key in scaling if scalar_in(attributes[key]) is None]
         return cls(
             stored,
             number_dtype,
@@ -119,6 +124,7 @@ class CFEncoding:
             flags=flags_of(attributes, number_dtype),
             is_boolean=stored.kind in "iu" and attributes.get("dtype") == "bool",
             is_direction=_DIRECTION.search(str(attributes.get("standard_name"))) is not None,
+            problem=f"the attribute {wrong[0]} is not a number: {short(attributes[wrong[0]])}" if wrong else "",
         )
 
     @property
@@ -225,8 +231,9 @@ class CFEncoding:
         """Return stored numbers with sign, scale and offset. Missing numbers are not replaced.
 
         Raises:
-            EncodingError: If an integer becomes a floating-point number, which cannot represent it.
+            EncodingError: If an integer becomes a floating-point number, which cannot represent it, or the meaning is unknown.
         """
+        self._check_meaning("decode")
         numbers = self.numbers(stored)
         if not self.is_packed:
             return numbers
@@ -237,6 +244,10 @@ class CFEncoding:
             values += self.offset
         self._check_exact(stored, values)
         return values
+
+    def _check_meaning(self, direction: str) -> None:
+        if self.problem:
+            raise EncodingError(f"{self.problem}; correct it, or use the stored numbers", direction=direction)
 
     def with_nan(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return stored numbers with sign, scale and offset as floating-point numbers. Missing ones become NaN.
@@ -366,6 +377,7 @@ class CFEncoding:
         Raises:
             EncodingError: If the encoding cannot represent a value, or it would be read as a missing one.
         """
+        self._check_meaning("encode")
         source, masked = np.asarray(values), np.ma.getmask(values)
         if source.dtype.kind in "mM" and masked is not np.ma.nomask:
             source = np.where(masked, np.array("NaT", source.dtype), source)

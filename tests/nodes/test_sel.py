@@ -224,7 +224,8 @@ def test_other_kinds_of_labels():
 @pytest.mark.parametrize("dtype", ["i8", "u8"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_wide_integers_are_exact_labels(dtype: str, order: int):
-    start, near = 2**60, {"method": "nearest"}
+    start = 2**60
+    near: dict[str, Any] = {"method": "nearest"}
     numbers = [start, start + 1, start + 4, start + 5]
     group = sync.create_group({})
     group.create_array("x", data=np.array(numbers, dtype)[::order], dimension_names=["x"])

@@ -106,6 +106,17 @@ async def test_large_integers_stay_exact_and_other_kinds_as_they_are():
             assert (await client.get(f"/api/data?path=large&format={kind}&decode=0"))[0] == 200
 
 
+async def test_a_scale_that_is_not_a_number():
+    store: dict[str, bytes] = {}
+    sync.create_group(store).create_array("v", data=np.array([1, 2]), attributes={"scale_factor": [0.1, 0.2]})
+    async with serving(store) as client:
+        for path in ("data", "data?format=csv", "chart"):
+            told = await client.json(f"/api/{path}{'&' if '?' in path else '?'}path=v", 501)
+            assert "the attribute scale_factor is not a number" in told["message"]
+        assert (await client.json("/api/data?path=v&decode=0"))["data"] == [1, 2]
+        assert (await client.get("/api/node?path=v"))[0] == 200
+
+
 async def test_large_durations_stay_exact():
     attributes = {"units": "nanoseconds", "dtype": "timedelta64[ns]", "_FillValue": -1}
     store: dict[str, bytes] = {}
@@ -144,6 +155,11 @@ async def test_calendars_without_cftime_are_numbers_with_units(monkeypatch):
     async with serving(store) as client:
         data, stats = await client.json("/api/data?path=v"), await client.json("/api/stats?path=v")
         axis = (await client.json("/api/view?path=v"))["axes"][0]
+        for kind in ("csv", "npy", "bin", "arrow"):  # which contain no note
+            told = await client.json(f"/api/data?path=v&format={kind}", 501)
+            assert "cftime" in told["message"]
+            assert "request the stored numbers" in told["message"]
+            assert (await client.get(f"/api/data?path=v&format={kind}&decode=0"))[0] == 200
     assert data["data"] == [[1, 59], [3, None]]
     assert (stats["minimum"], stats["maximum"], stats["invalid"], axis["origin"]) == (1, 59, 1, 58)
     for told in (data, stats, axis):

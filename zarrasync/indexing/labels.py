@@ -260,7 +260,7 @@ def _distance(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any
     if one.dtype.kind not in "iu" or other.dtype.kind not in "iu":
         return np.asarray(np.abs(one - other))
     difference = one.astype("u8") - other.astype("u8")
-    return np.where(one < other, np.negative(difference), difference)
+    return np.asarray(np.where(one < other, np.negative(difference), difference))
 
 
 # ------------------------------------------------------------------ circles

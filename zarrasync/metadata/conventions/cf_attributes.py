@@ -100,9 +100,8 @@ def signed_dtype(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> np.dtyp
 
 def sign_depends_on_type(attributes: Mapping[str, Any], *dtypes: np.dtype[Any]) -> bool:
     """Return whether equal numbers of several data types stand for different values, by the attribute for the sign."""
-    return len({dtype.newbyteorder("=") for dtype in dtypes}) > 1 and any(
-        signed_dtype(attributes, dtype) != dtype for dtype in dtypes
-    )
+    kinds = {(dtype.kind, dtype.itemsize) for dtype in dtypes}
+    return len(kinds) > 1 and any(signed_dtype(attributes, dtype) != dtype for dtype in dtypes)
 
 
 def is_missing_nan(value: Any) -> bool:

@@ -156,7 +156,8 @@ class CFEncoding:
     def changes_values(self) -> bool:
         """Whether any value differs from the stored number."""
         is_signed = self.number_dtype != self.dtype
-        return self.is_packed or self.may_be_missing or is_signed or self.is_boolean or self.times is not None
+        is_replaced = self.is_boolean or self.times is not None or bool(self.problem)
+        return self.is_packed or self.may_be_missing or is_signed or is_replaced
 
     @property
     def value_dtype(self) -> np.dtype[Any]:

@@ -8,7 +8,7 @@
     ├── NodeTypeError       (TypeError)                     an array instead of a group, or the other way round.
     ├── MetadataError       (ValueError)                    an invalid metadata document.
     │   └── UnknownCodecError                               a codec that is not registered.
-    ├── UnknownAdapterError (ValueError)                    a URL pipeline with an adapter that is not installed.
+    ├── UnknownAdapterError (ValueError)                    a URL whose protocol or adapter is not installed.
     ├── UnsupportedByFormat (ValueError)                    metadata that the format cannot store.
     ├── InvalidKeyError     (ValueError)                    a key or node name that is not allowed.
     ├── CodecError          (ValueError)                    bytes that do not decode, values that do not encode.
@@ -210,11 +210,11 @@ class InvalidKeyError(ZarrError, ValueError):
 
 
 class UnknownAdapterError(ZarrError, ValueError):
-    """A URL pipeline names an adapter that is neither built in nor installed.
+    """A URL names a protocol, or a URL pipeline an adapter, that is neither built in nor installed.
 
     Attributes:
-        scheme: The scheme of the adapter.
-        known: The schemes of all known adapters.
+        scheme: The protocol, or the scheme of the adapter.
+        known: All known ones.
     """
 
     def __init__(self, message: str, *, scheme: str = "", known: tuple[str, ...] = ()) -> None:
@@ -250,7 +250,7 @@ class ChecksumError(CodecError):
 
 
 class EncodingError(CodecError):
-    """An encoding of CF cannot represent a value: the value is out of range, missing, or would be read as a missing one.
+    """An encoding of CF cannot represent a value: it is out of range, missing, rounded, or would be read as a missing one.
 
     Attributes:
         variable: The name of the variable.

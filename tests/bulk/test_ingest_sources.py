@@ -18,7 +18,7 @@ from tests.support.blocks import VALUES, blocks_of
 from tests.support.covering import covering
 from zarrasync import stores
 from zarrasync.bulk.block_plan import PairCoverage
-from zarrasync.errors import ShapeError
+from zarrasync.errors import EncodingError, ShapeError
 from zarrasync.model.chunk_grids import grid_of
 from zarrasync.testing import LatencyStore
 
@@ -162,6 +162,18 @@ async def test_strings_and_structs(api: Api):
     pairs = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f8")])
     await api(api.ingest(pairs, other := {}, chunks=1, verify=True))
     np.testing.assert_array_equal(await api((await api(api.open_array(other)))[...]), pairs)
+
+
+async def test_an_attribute_for_the_sign(api: Api):
+    attributes = {"_Unsigned": "true", "_FillValue": -1}
+    array = await api(api.create_array({}, data=np.array([1, -2], "i1"), attributes=attributes))
+    for dtype in ("i2", "u1", "f4"):
+        with pytest.raises(
+            EncodingError, match=f"_Unsigned of the source, numbers of {np.dtype(dtype)} would stand for"
+        ):
+            await api(api.ingest(array, {}, dtype=dtype))
+        await api(api.ingest(array.decoded, store := {}, dtype=dtype))
+        assert (await api(api.load(store))).tolist() == [1, np.array(254).astype(dtype)]
 
 
 async def test_metadata_of_sources(api: Api):

@@ -119,6 +119,11 @@ async def test_written_values_are_encoded(api: Api):
     with pytest.raises(EncodingError, match=r"the value 1000000\.0"):
         await api.write(array.decoded, 0, 1e6)
     assert (await api(array[:])).tolist() == [1, -1, -1]
+    integers = await api(api.create_array({}, shape=(2,), dtype="i8", attributes={"_FillValue": -1}))
+    await api.write(integers.decoded, ..., np.ma.masked_array([2**53 + 1, 0], [False, True]))
+    assert (await api(integers[:])).tolist() == [2**53 + 1, -1]
+    with pytest.raises(EncodingError, match=f"the integer {2**53 + 1} cannot be decoded to float64"):
+        await api(integers.decoded[:])
     times = await api(api.create_array({}, shape=(2,), dtype="i4", attributes={"units": "hours since 2000-01-01"}))
     await api.write(times.decoded, ..., np.array(["2000-01-02", "2000-01-01T01"], "M8[s]"))
     assert (await api(times[:])).tolist() == [24, 1]

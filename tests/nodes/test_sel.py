@@ -221,6 +221,36 @@ def test_other_kinds_of_labels():
         group.sel("station")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_wide_integers_are_exact_labels(dtype: str, order: int):
+    start = 2**60
+    near: dict[str, Any] = {"method": "nearest"}
+    numbers = [start, start + 1, start + 4, start + 5]
+    group = sync.create_group({})
+    group.create_array("x", data=np.array(numbers, dtype)[::order], dimension_names=["x"])
+    for label in (start + 1, np.uint64(start + 4), np.int64(start + 5), float(start), [start + 5, start]):
+        assert np.array_equal(group.sel(x=label)["x"].read(), np.array(label, dtype))
+    for kind in (np.int64, np.uint64):
+        with pytest.raises(LabelError, match=f"no label {start + 2}"):
+            group.sel(x=kind(start + 2))
+        assert group.sel(x=kind(start + 2), **near)["x"].read() == start + 1
+        assert group.sel(x=kind(start + 3), **near)["x"].read() == start + 4
+        assert group.sel(x=slice(kind(start + 1), kind(start + 4)))["x"].shape == (2,)
+        with pytest.raises(LabelError, match="within the tolerance"):
+            group.sel(x=kind(start + 3), tolerance=0, **near)
+    assert group.sel(x=-1, **near)["x"].read() == start
+    assert group.sel(x=2**64 - 1, **near)["x"].read() == start + 5
+
+
+def test_distances_of_narrow_integers_do_not_overflow():
+    group = sync.create_group({})
+    group.create_array("x", data=np.array([-128, 127], "i1"), dimension_names=["x"])
+    for label in (np.int8(-1), -1, -1.0, np.int64(-300)):
+        assert group.sel(x=label, method="nearest")["x"].read() == -128
+    assert group.sel(x=np.uint64(2**64 - 1), method="nearest")["x"].read() == 127
+
+
 def test_labels_of_other_types():
     xr = pytest.importorskip("xarray", reason="xarray is not installed")
     group = sync.create_group({})
@@ -234,6 +264,9 @@ def test_labels_of_other_types():
     found = group.sel(name="b", number=2.0**53)  # as an integer it is exact
     assert found["v"].read().tolist() == [9, 10, 11]
     assert found["name"].read() == "b"
+    group.create_array("id", data=numbers, dimension_names=["number"], attributes={"_FillValue": 2**53})
+    assert group.sel(id=2**53 + 1)["v"].read().tolist() == [[3, 4, 5], [12, 13, 14], [21, 22, 23]]
+    assert group.sel(id=np.nan)["v"].read()[0].tolist() == [0, 1, 2]
     assert group.sel(code=b"z")["name"].read() == ""
     assert group.sel(code=["z", "x"])["v"].shape == (2, 3, 3)
     assert group.sel(time=np.datetime64("NaT", "D"))["v"].read()[0, 0] == 1

@@ -94,7 +94,38 @@ async def test_large_integers_stay_exact_and_other_kinds_as_they_are():
     root.create_array("fields", data=np.array([(-1, 2.5)], [("a", "i4"), ("b", "f8")]), attributes=attributes)
     async with serving(store) as client:
         found = [(await client.json(f"/api/data?path={name}"))["data"] for name in ("large", "strings", "fields")]
-    assert found == [[2**62 + 1, None], ["a", "b"], [[-1, 2.5]]]
+        assert found == [[2**62 + 1, None], ["a", "b"], [[-1, 2.5]]]
+        told = await client.json("/api/chart?path=large")
+        assert told["curves"] == [{"name": "", "values": [2**62 + 1, None]}]
+        told = await client.json("/api/chart?path=large&points=1")
+        assert told["curves"] == [{"name": "", "low": [2**62 + 1], "high": [2**62 + 1]}]
+        for kind in ("npy", "bin"):
+            told = await client.json(f"/api/data?path=large&format={kind}", 501)
+            assert f"the integer {2**62 + 1} cannot be decoded to float64" in told["message"]
+            assert (await client.get(f"/api/data?path=large&format={kind}&select=1"))[0] == 200
+            assert (await client.get(f"/api/data?path=large&format={kind}&decode=0"))[0] == 200
+
+
+async def test_a_scale_that_is_not_a_number():
+    store: dict[str, bytes] = {}
+    sync.create_group(store).create_array("v", data=np.array([1, 2]), attributes={"scale_factor": [0.1, 0.2]})
+    async with serving(store) as client:
+        for path in ("data", "data?format=csv", "chart"):
+            told = await client.json(f"/api/{path}{'&' if '?' in path else '?'}path=v", 501)
+            assert "the attribute scale_factor is not a number" in told["message"]
+        assert (await client.json("/api/data?path=v&decode=0"))["data"] == [1, 2]
+        assert (await client.get("/api/node?path=v"))[0] == 200
+
+
+async def test_large_durations_stay_exact():
+    attributes = {"units": "nanoseconds", "dtype": "timedelta64[ns]", "_FillValue": -1}
+    store: dict[str, bytes] = {}
+    sync.create_group(store).create_array("v", data=np.array([2**62 + 1, -1, 2**62]), attributes=attributes)
+    async with serving(store) as client:
+        assert (await client.json("/api/data?path=v"))["data"] == [2**62 + 1, None, 2**62]
+        assert "cannot be decoded" in (await client.json("/api/data?path=v&format=npy", 501))["message"]
+        _, body, _ = await client.get("/api/data?path=v&format=npy&select=1:")
+        np.testing.assert_array_equal(np.load(io.BytesIO(body)), [np.nan, 2.0**62])
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -124,6 +155,11 @@ async def test_calendars_without_cftime_are_numbers_with_units(monkeypatch):
     async with serving(store) as client:
         data, stats = await client.json("/api/data?path=v"), await client.json("/api/stats?path=v")
         axis = (await client.json("/api/view?path=v"))["axes"][0]
+        for kind in ("csv", "npy", "bin", "arrow"):  # which contain no note
+            told = await client.json(f"/api/data?path=v&format={kind}", 501)
+            assert "cftime" in told["message"]
+            assert "request the stored numbers" in told["message"]
+            assert (await client.get(f"/api/data?path=v&format={kind}&decode=0"))[0] == 200
     assert data["data"] == [[1, 59], [3, None]]
     assert (stats["minimum"], stats["maximum"], stats["invalid"], axis["origin"]) == (1, 59, 1, 58)
     for told in (data, stats, axis):

@@ -85,7 +85,7 @@ sync.open(store)
         """
 sync.open("data.n5|n5:path")
 """,
-        "Correct the adapter's name, or install a package that provides it. [Stores](guides/stores.md#url-pipelines) "
+        "Correct the name of the protocol or the adapter, or install a package that provides it. [Stores](guides/stores.md#url-pipelines) "
         "lists the built-in ones.",
     ),
     "UnknownCodecError": Example(

@@ -121,6 +121,7 @@ async def ingest(
             chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
+        EncodingError: If numbers of the requested data type stand for other values, by the attribute ``_Unsigned``.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
         ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.

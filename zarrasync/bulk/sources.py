@@ -21,10 +21,11 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.redact import redact
 from zarrasync.bulk import hdf5
 from zarrasync.bulk.files.sources.content import check_content
-from zarrasync.errors import MetadataError, NodeNotFoundError, ShapeError, SourceFilesError
+from zarrasync.errors import EncodingError, MetadataError, NodeNotFoundError, ShapeError, SourceFilesError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert_properties
+from zarrasync.metadata.conventions.cf_attributes import UNSIGNED, sign_depends_on_type
 from zarrasync.model import dtypes, fill_values
 from zarrasync.nodes.access import as_async, handle_of
 from zarrasync.nodes.array import AsyncArray
@@ -228,6 +229,7 @@ def creation_options(source: Source, options: Mapping[str, Any], config: ConfigL
 
     Raises:
         ShapeError: If the options contain a shape that differs from the source's.
+        EncodingError: If numbers of the requested data type stand for other values, by the attribute ``_Unsigned``.
     """
     explicit = {name: value for name, value in options.items() if name != "dtype" or value is not None}
     zarr_format = options.get("zarr_format")
@@ -258,7 +260,12 @@ def _properties(source: Source, options: Mapping[str, Any], target: Format) -> d
     properties = source.properties
     if "attributes" not in properties:
         return {}
-    dtype = dtypes.from_numpy(options.get("dtype") or source.dtype)
+    own, dtype = dtypes.from_numpy(source.dtype), dtypes.from_numpy(options.get("dtype") or source.dtype)
+    if "attributes" not in options and sign_depends_on_type(properties["attributes"], own.numpy, dtype.numpy):
+        raise EncodingError(
+            f"by the attribute {UNSIGNED} of the source, numbers of {dtype.name} would stand for other values than those of "
+            f"{own.name}; pass the decoded array as the source, or attributes without it"
+        )
     try:
         fill = fill_values.as_fill(dtype, properties.get("fill_value"))
     except MetadataError:  # the values are cast, and the fill value does not fit the new data type

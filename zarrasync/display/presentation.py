@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.errors import CodecError
+from zarrasync.errors import CodecError, EncodingError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import CALENDAR, numbers_to_dates
 
@@ -91,6 +91,17 @@ class Presentation:
         except CodecError as error:
             return Shown(self.numbers(stored), self.unit, calendar, is_decoded=False, note=str(error))
 
+    def column(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values to show, for formats that contain no notes.
+
+        Raises:
+            EncodingError: If dates cannot be decoded.
+        """
+        shown = self.show(stored)
+        if shown.note:
+            raise EncodingError(f"no dates: {shown.note}; request the stored numbers, or JSON", direction="decode")
+        return shown.values
+
     def numbers(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return what stored numbers stand for, but times as numbers of their units, for pictures and statistics.
 
@@ -105,20 +116,23 @@ class Presentation:
         if encoding.times is None and not is_exact:
             return encoding.decode(stored)
         stored = np.asarray(stored)
-        values, missing = encoding.unpack(stored), encoding.is_missing(stored)
-        if values.dtype.kind == "f":
-            return np.where(missing, np.nan, values)
-        return np.ma.masked_array(values, missing) if missing.any() else values
+        if encoding.is_packed or stored.dtype.kind == "f":
+            return encoding.with_nan(stored)
+        missing = encoding.is_missing(stored)
+        return np.ma.masked_array(encoding.unpack(stored), missing) if missing.any() else encoding.unpack(stored)
 
     def array(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values for binary files: without a mask, and with the data type that xarray gives them."""
+        """Return the values for binary files: without a mask, and with the data type that xarray gives them.
+
+        Raises:
+            EncodingError: If an integer becomes a floating-point number, which cannot represent it, or as ``column``.
+        """
         if self.decode and self.encoding.times is None:
             return self.encoding.decode(stored)
-        values = self.show(stored).values
+        values = self.column(stored)
         if values.dtype.kind == "O" and self.has_dates:
             return _as_strings(values)
-        missing = np.ma.getmask(values)
-        return values if missing is np.ma.nomask else np.where(missing, np.nan, np.ma.getdata(values))
+        return self.encoding.with_nan(stored) if np.ma.is_masked(values) else np.ma.getdata(values)
 
     def dates(self, numbers: Sequence[float | None]) -> tuple[list[str | None], str]:
         """Return statistics of times as dates; otherwise ``None`` for each, and the reason."""

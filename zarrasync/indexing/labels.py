@@ -256,10 +256,11 @@ class Labels:
 
 
 def _distance(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return how far numbers are apart. Integers without a sign would wrap around."""
-    if one.dtype.kind == "u" or other.dtype.kind == "u":
-        one, other = one.astype("f8"), other.astype("f8")
-    return np.asarray(np.abs(one - other))
+    """Return how far numbers are apart. All distances of integers are exact in 64 bits without a sign."""
+    if one.dtype.kind not in "iu" or other.dtype.kind not in "iu":
+        return np.asarray(np.abs(one - other))
+    difference = one.astype("u8") - other.astype("u8")
+    return np.asarray(np.where(one < other, np.negative(difference), difference))
 
 
 # ------------------------------------------------------------------ circles

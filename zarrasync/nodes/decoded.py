@@ -97,9 +97,6 @@ class Decoding:
         """
         if self.flag_names:
             raise TypeError(f"names of flags cannot be written to {name}; write their numbers")
-        if isinstance(values, np.ma.MaskedArray):
-            missing: Any = np.datetime64("NaT") if values.dtype.kind == "M" else np.nan
-            values = np.where(np.ma.getmaskarray(values), missing, np.ma.getdata(values))
         return self.encoding.encode(values, variable=name, hint="write stored numbers to the array itself")
 
 

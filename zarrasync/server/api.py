@@ -322,7 +322,7 @@ def _as_table(render: Callable[[ElementTable], Iterable[bytes]]) -> Callable[...
     """Return a function that renders a selection and its coordinates as a table."""
 
     def rendered(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
-        values = Column(selection.array.basename or "value", selection.presentation.show(stored).values)
+        values = Column(selection.array.basename or "value", selection.presentation.column(stored))
         return {}, render(ElementTable(axes, [values]))
 
     return rendered

@@ -37,6 +37,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (errors.UnsupportedByFormat, 501),
     (errors.UnsupportedOperation, 501),
     (errors.StoreError, 502),
+    (errors.EncodingError, 501),  # of a value in a format
     (BadQuery, 400),
     (errors.ZarrError, 500),
 )
@@ -79,6 +80,8 @@ def error_response(error: BaseException, *, is_ogc: bool = False) -> Response | 
 
 def public_message(error: BaseException) -> str:
     """Return the message of an error for clients, without internal locations."""
+    if isinstance(error, errors.EncodingError):
+        return str(error)
     return next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), str(error))
 
 

@@ -35,12 +35,12 @@ def curves_of(presentation: Presentation, width: int, stored: npt.NDArray[Any]) 
     return [{"name": name, **_points_of(part, width)} for name, part in parts.items()]
 
 
-def _points_of(values: npt.NDArray[Any], width: int) -> dict[str, list[float | None]]:
-    numbers = np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan)
+def _points_of(values: npt.NDArray[Any], width: int) -> dict[str, list[Any]]:
+    values = values.astype(np.uint8) if values.dtype.kind == "b" else values
+    numbers: Any = np.ma.masked_where(np.isnan(values), values)  # integers stay exact
     if width == 1:
         return {"values": strict(numbers.tolist())}
-    padded = np.full(-(-len(numbers) // width) * width, np.nan)
+    padded: Any = np.ma.masked_array(np.zeros(-(-len(numbers) // width) * width, numbers.dtype), mask=True)
     padded[: len(numbers)] = numbers
     points = padded.reshape(-1, width)
-    ends = {"low": np.fmin.reduce(points, axis=1), "high": np.fmax.reduce(points, axis=1)}
-    return {name: strict(values.tolist()) for name, values in ends.items()}
+    return {"low": strict(points.min(axis=1).tolist()), "high": strict(points.max(axis=1).tolist())}

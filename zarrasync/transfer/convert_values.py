@@ -168,6 +168,11 @@ def check_cast(values: Any, result: Array) -> None:
                 changed |= np.imag(values) != 0
         else:
             changed = (result.astype(values.dtype) != values) & ~(_is_nat(values) & _is_nat(result))
+            if values.dtype.kind in "iu" and result.dtype.kind in "iuf":
+                changed |= (result < 0) != (values < 0)  # integers of equal size with and without a sign
+                changed |= (
+                    result >= float(np.iinfo(values.dtype).max) + 1
+                )  # which some processors cast to the largest one
     if changed.any():
         first = tuple(np.argwhere(changed)[0].tolist())
         raise ChecksumError(

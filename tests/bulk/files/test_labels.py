@@ -38,11 +38,17 @@ async def test_neighbouring_large_labels(api: Api, tmp_path: Path, on_duplicate:
 
 
 @pytest.mark.parametrize(
-    ("labels", "direction"), [([0, 2, 1], "increase"), ([2, 0, 1], "decrease"), ([0, 1, 1], "increase")]
+    ("labels", "reason"),
+    [
+        ([0, 2, 1], "1 follows 2 in row 2, but labels must increase"),
+        ([2, 0, 1], "1 follows 0 in row 2, but labels must decrease"),
+        ([0, 1, 1], "1 of row 1 is repeated in row 2, but labels must differ"),
+        ([1, 1, 2], "1 of row 0 is repeated in row 1, but labels must differ"),
+        ([2, 1, 2], "2 of row 0 is repeated in row 2, but labels must differ"),
+    ],
 )
-async def test_labels_out_of_order(api: Api, tmp_path: Path, labels: list[int], direction: str):
-    message = rf"0.nc are not in order: 1 follows [012] in row 2, but labels must {direction}; sort the file first"
-    with pytest.raises(ShapeError, match=message):
+async def test_labels_out_of_order(api: Api, tmp_path: Path, labels: list[int], reason: str):
+    with pytest.raises(ShapeError, match=rf"0.nc are not in order: {reason}; sort the file first"):
         await api(api.ingest(write(tmp_path, 0, labels), {}, concat="id"))
 
 

@@ -47,6 +47,37 @@ async def test_integers_that_do_not_fit(api: Api, tmp_path: Path, value: int, ve
         await api(api.ingest(paths, {}, concat="time", encoding=encoding, verify=verify))
 
 
+@pytest.mark.parametrize(("own", "value", "dtype"), [("u1", 254, "i1"), ("i2", -2, "u2"), ("u8", 2**63, "i8")])
+async def test_integers_that_change_their_sign(api: Api, tmp_path: Path, own: str, value: int, dtype: str):
+    path = write(tmp_path / "0.nc", [0], np.array([value], own))
+    with pytest.raises(
+        CodecError, match=rf"'v' of .*0.nc do not fit the data type u?int{8 * np.dtype(dtype).itemsize}"
+    ):
+        await api(api.ingest(path, {}, concat="time", encoding={"v": {"dtype": dtype}}))
+
+
+@pytest.mark.parametrize("dtype", ["i2", "u1", "u2", "f4"])
+async def test_numbers_with_an_attribute_for_the_sign(api: Api, tmp_path: Path, dtype: str):
+    """As numbers of another data type they would stand for other values."""
+    narrow, plain = {"_Unsigned": "true", "missing_value": np.int8(-1)}, {}
+    path = write(tmp_path / "0.nc", [0], np.array([-2], "i1"), **narrow)
+    reason = r"'v' has _Unsigned 'true' in .*0.nc, by which its int8 numbers are uint8, so they cannot be stored as"
+    encoding = {"v": {"dtype": dtype}}
+    with pytest.raises(ShapeError, match=f"{reason} .*{np.dtype(dtype)}; pass decode=True"):
+        await api(api.ingest(path, {}, concat="time", encoding=encoding))
+    await api(api.ingest(path, store := {}, concat="time", encoding=encoding, decode=True))
+    assert sync.open_array(store, path="v")[0, 0] == 254
+    other = write(tmp_path / "1.nc", [1], np.array([5], dtype), **(narrow if dtype == "i2" else plain))
+    await api(api.ingest(other, store := {}, concat="time"))
+    for files, existing in (([path], store), ([other, path], {})):
+        with pytest.raises(ShapeError, match=reason):
+            await api(api.ingest(files, existing, concat="time", append=bool(existing)))
+    assert sync.open_array(store, path="v").shape == (1, 40)
+    await api(api.ingest(path, store := {}, concat="time"))
+    with pytest.raises(ShapeError, match=r"int8 \(uint8 by _Unsigned\) in|by which its int16 numbers"):
+        await api(api.ingest(other, store, concat="time", append=True))
+
+
 @pytest.mark.parametrize("value", [2.5, np.nan])
 async def test_floats_that_are_no_integers(api: Api, tmp_path: Path, value: float):
     path = write(tmp_path / "0.nc", [0], np.array([value], "f4"))

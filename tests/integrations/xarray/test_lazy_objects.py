@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.covering import covering
-from zarrasync.errors import CodecError
+from zarrasync.errors import CodecError, EncodingError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -137,6 +137,25 @@ def test_a_fill_value_replaces_missing_strings(tmp_path: Path):
 def test_another_type_in_a_later_block(compute: bool, tmp_path: Path):
     with pytest.raises(CodecError, match="the first value of v is a string, but 9 is int"):
         write(Blocks(lambda n: n if n == 9 else "a"), tmp_path, compute=compute)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1, 2**64], f"the value {2**64} of 'v' cannot be stored: it has more than 64 bits; convert"),
+        ([-(2**63) - 1, 1], "more than 64 bits"),
+        ([2**70, None], "more than 64 bits"),
+        ([-1, 2**63], f"{2**63}.* no type represents both it and -1"),
+        ([2**53 + 1, None], f"{2**53 + 1}.* with missing values it becomes float64, which rounds it"),
+    ],
+)
+def test_integers_that_no_data_type_represents(values: list[Any], reason: str, is_lazy: bool):
+    dataset = xr.Dataset({"v": ("x", np.array(values, object))})
+    dataset = dataset.chunk(x=2) if is_lazy else dataset
+    with pytest.raises(EncodingError, match=reason) as caught:
+        write_dataset(dataset, {})
+    assert caught.value.variable == "v"
 
 
 @pytest.mark.parametrize("value", [Decimal, lambda n: b"a" if n > 5 else n])

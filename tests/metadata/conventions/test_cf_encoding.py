@@ -133,6 +133,85 @@ def test_values_that_an_encoding_cannot_represent(attributes: Any, dtype: str, v
     assert allowed[0] == cf.encode(values[:1])[0]
 
 
+WIDE = 2**53 + 1
+"""An integer that double precision does not represent."""
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", ">i8"])
+@pytest.mark.parametrize(
+    "attributes",
+    [{"_FillValue": 7}, {"valid_max": 2**61}, {"scale_factor": 1}, {"scale_factor": 1.0, "add_offset": 2.0}],
+)
+def test_integers_are_not_rounded_to_floats(attributes: dict[str, Any], dtype: str):
+    cf, offset = encoding(attributes, dtype), int(attributes.get("add_offset", 0))
+    exact = np.array([[2**52, 7], [WIDE - 1 - offset, 5]], dtype)
+    np.testing.assert_array_equal(cf.decode(exact).ravel()[[0, 2, 3]] - offset, exact.ravel()[[0, 2, 3]].astype("f8"))
+    stored = np.array([[2**52, 7], [WIDE - offset, 5]], dtype)
+    with pytest.raises(EncodingError, match=rf"the integer {WIDE} cannot be decoded to float64.* 1 of 4") as caught:
+        cf.decode(stored)
+    assert caught.value.direction == "decode"
+    if not cf.is_packed:
+        assert cf.decode_masked(stored).tolist() == [[2**52, None if 7 in cf.missing else 7], [WIDE, 5]]
+    missing = np.array([cf.missing[0] if cf.missing else 0, 3], dtype)
+    assert cf.decode(missing)[1] == 3 + offset
+
+
+def test_wide_numbers_that_are_missing_or_scaled_are_decoded():
+    most = 2**63 - 1
+    assert np.isnan(encoding({"_FillValue": most}, "i8").decode(np.array([most]))[0])
+    assert np.isnan(encoding({"valid_max": 5, "scale_factor": 1.0}, "i8").decode(np.array([WIDE]))[0])
+    assert encoding({"scale_factor": 0.5}, "i8").decode(np.array([WIDE]))[0] == 2.0**52
+    cf = encoding({"units": "nanoseconds since 1970-01-01", "scale_factor": 1.0}, "i8")
+    with pytest.raises(EncodingError, match="cannot be decoded to float64"):
+        cf.decode(np.array([WIDE]))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "value"),
+    [
+        ({"scale_factor": 1.0}, WIDE),
+        ({"add_offset": -1.0}, WIDE - 1),
+        ({"scale_factor": 0.5, "_FillValue": -1}, WIDE),
+        ({"scale_factor": 0.1}, 10**17 + 8),
+        ({"scale_factor": 1.0, "units": "nanoseconds since 1970-01-01"}, np.datetime64(WIDE, "ns")),
+    ],
+)
+def test_packing_loses_no_step_of_wide_integers(attributes: dict[str, Any], value: Any):
+    cf = encoding(attributes, "i8")
+    for values in (np.array([value, value]), np.array(value)):
+        with pytest.raises(EncodingError, match="double precision"):
+            cf.encode(values)
+    assert cf.encode(np.array([value]), lossy="allow").dtype == "i8"
+
+
+def test_packing_rounds_wide_integers_within_half_a_step():
+    for scale, value in ((1.0, 2**60), (10, 10**17 + 1), (0.1, 10**17), (2.0, WIDE - 3)):
+        cf = encoding({"scale_factor": scale}, "i8")
+        assert abs(int(cf.decode(cf.encode(np.array([value])))[0]) - value) <= scale / 2
+
+
+@pytest.mark.parametrize("value", [[0.1, 0.2], "one", [], True])
+@pytest.mark.parametrize("key", ["scale_factor", "add_offset"])
+def test_a_scale_that_is_not_a_number(key: str, value: Any):
+    for more in ({}, {"_FillValue": 7}, {"units": "days since 2000-01-01"}):
+        cf = encoding({key: value, **more}, "i2")
+        for call in (cf.decode, cf.decode_masked, cf.encode):
+            with pytest.raises(EncodingError, match=f"the attribute {key} is not a number: "):
+                call(np.array([1, 2], "i2"))
+    assert encoding({key: None}, "i2").decode(np.array([1, 2], "i2")).tolist() == [1, 2]
+
+
+def test_masked_values_are_missing():
+    cf = encoding({"_FillValue": -1}, "i8")
+    assert cf.encode(np.ma.masked_array([WIDE, 3], [False, True])).tolist() == [WIDE, -1]
+    times = np.ma.masked_array(np.array(["2000-01-02", "2000-01-03"], "M8[D]"), [False, True])
+    assert encoding({"units": "days since 2000-01-01", "_FillValue": -1}, "i4").encode(times).tolist() == [1, -1]
+    assert np.isnat(encoding({}, "M8[D]").encode(times)).tolist() == [False, True]
+    for dtype in ("U4", "O"):
+        with pytest.raises(EncodingError, match="without a mask"):
+            encoding({}, dtype).encode(np.ma.masked_array(["ab", "cd"], [False, True]))
+
+
 def test_rounding_within_half_a_step_is_no_loss():
     values = np.random.default_rng(1).uniform(-300, 300, 1000)
     cf = encoding(PACKED, "i2")

@@ -160,7 +160,17 @@ def test_times_far_from_now_need_no_nanoseconds():
         cf.decode(np.array([2**63 - 1]))
 
 
-@pytest.mark.parametrize("text", ["days since yesterday", "days since 2000-13-01", "fortnights since 2000-01-01"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "days since yesterday",
+        "days since 2000-13-01",
+        "fortnights since 2000-01-01",
+        "days since 2000-01-01 25:00",
+        "hours since 2000-01-01 00:61",
+        "days since 2000-01-01 00:00:00+99",
+    ],
+)
 def test_units_that_cannot_be_decoded(text: str):
     with pytest.raises(CodecError, match=r"contain no valid date|does not have|are not times"):
         CFEncoding.from_attributes({"units": text}, "i8").decode(np.array([1]))

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from pandas import isnull
 from xarray import Dataset, Variable
-from xarray.backends.common import ensure_dtype_not_object
 from xarray.backends.zarr import FillValueCoder, encode_zarr_variable
 from xarray.coding.strings import check_vlen_dtype
 
 from zarrasync.errors import CodecError, EncodingError
-from zarrasync.integrations.xarray.lazy_objects import with_stored_type
+from zarrasync.integrations.xarray.lazy_objects import with_numbers, with_stored_type
 from zarrasync.integrations.xarray.read import FILTERS
 from zarrasync.metadata.conventions.cf_attributes import (
     FILL,
@@ -215,8 +214,7 @@ def _without_objects(name: str, variable: Variable) -> Variable:
     first = next((value for value in variable.to_numpy().flat if value is not None), None)
     if not isinstance(first, Number):
         return variable
-    infer: Any = ensure_dtype_not_object  # untyped
-    numbers: Variable = infer(variable.copy(deep=False), name=name)
+    numbers = with_numbers(name, variable)
     return numbers if numbers.dtype.kind in _NUMERIC else variable
 
 

@@ -1,4 +1,4 @@
-"""Lazy arrays of Python objects as lazy arrays of a data type that can be stored. xarray would compute all of their values."""
+"""Arrays of Python objects as arrays of a data type that can be stored. xarray would compute all values of lazy ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy.typing as npt
 from pandas import isnull
 from xarray import Variable
 from xarray.backends.common import _infer_dtype as infer_dtype
+from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import check_vlen_dtype, create_vlen_dtype
 
-from zarrasync.errors import CodecError
+from zarrasync.errors import CodecError, EncodingError
 from zarrasync.integrations.dask_targets import is_dask_array
 from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.metadata.conventions.cf_times import CALENDAR
@@ -21,6 +22,47 @@ from zarrasync.metadata.conventions.cf_times import CALENDAR
 _vlen_dtype: Any = create_vlen_dtype  # untyped
 _STRINGS: np.dtype[Any] = _vlen_dtype(str)
 """The data type by which xarray knows objects as strings."""
+
+
+def with_numbers(name: str, variable: Variable) -> Variable:
+    """Return a variable in memory whose objects are numbers as an array of numbers, with NaN for missing ones.
+
+    Raises:
+        EncodingError: If no data type represents all of them.
+    """
+    infer: Any = ensure_dtype_not_object  # untyped
+    values = variable.to_numpy()
+    try:
+        numbers: Variable = infer(variable.copy(deep=False), name=name)
+    except (OverflowError, ValueError) as error:
+        _check_width(name, values)
+        raise EncodingError(f"{name!r} cannot be encoded: {error}", variable=name) from error
+    _check_integers(name, values, numbers.to_numpy())
+    return numbers
+
+
+def _check_width(name: str, values: npt.NDArray[Any]) -> None:
+    """Check that an integer type of at most 64 bits represents all integers among objects."""
+    integers = [int(value) for value in values.flat if isinstance(value, int | np.integer)]
+    least = min(integers, default=0)
+    most = 1 << (63 if least < 0 else 64)
+    wide = next((value for value in integers if not -1 << 63 <= value < most), None)
+    if wide is not None:
+        reason = f"no type represents both it and {least}" if 0 < wide < 1 << 64 else "it has more than 64 bits"
+        raise _integer_error(name, wide, f"{reason}; convert the values to strings, or to floats with astype(float)")
+
+
+def _check_integers(name: str, values: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
+    """Check that integers among objects were not rounded to floating-point numbers."""
+    pairs = zip(values.flat, numbers.ravel().tolist(), strict=True) if numbers.dtype.kind == "f" else ()
+    for value, number in pairs:
+        if isinstance(value, int | np.integer) and int(value) != number:
+            reason = f"with missing values it becomes {numbers.dtype}, which rounds it"
+            raise _integer_error(name, value, f"{reason}; fill missing values with an integer, the _FillValue")
+
+
+def _integer_error(name: str, value: Any, reason: str) -> EncodingError:
+    return EncodingError(f"the value {value} of {name!r} cannot be stored: {reason}", variable=name, value=value)
 
 
 def with_stored_type(name: str, variable: Variable) -> Variable:
@@ -60,7 +102,7 @@ def with_stored_type(name: str, variable: Variable) -> Variable:
         )
     else:
         dtype = _common_dtype(name, data)
-        blocks = data.map_blocks(partial(_as_dtype, dtype=dtype), dtype=dtype)
+        blocks = data.map_blocks(partial(_as_dtype, dtype=dtype, name=name), dtype=dtype)
     return variable.copy(data=blocks)
 
 
@@ -111,6 +153,7 @@ def _summarize(block: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     missing = isnull(block)
     values = block[~missing]
     infer: Any = infer_dtype  # untyped
+    _check_width(name, values)
     dtype = infer(values, name) if values.size else None
     if dtype is not None and values.size and isinstance(values.flat[0], bytes):
         dtype = np.array(values.tolist()).dtype
@@ -118,7 +161,9 @@ def _summarize(block: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     return result
 
 
-def _as_dtype(block: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _as_dtype(block: npt.NDArray[Any], dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
     values = np.array(block, object)
     values[isnull(values)] = b"" if dtype.kind == "S" else np.nan
-    return values.astype(dtype)
+    result = values.astype(dtype)
+    _check_integers(name, values, result)
+    return result

@@ -98,6 +98,12 @@ def signed_dtype(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> np.dtyp
     return dtype if kind == dtype.kind else np.dtype(f"{dtype.byteorder}{kind}{dtype.itemsize}")
 
 
+def sign_depends_on_type(attributes: Mapping[str, Any], *dtypes: np.dtype[Any]) -> bool:
+    """Return whether equal numbers of several data types stand for different values, by the attribute for the sign."""
+    kinds = {(dtype.kind, dtype.itemsize) for dtype in dtypes}
+    return len(kinds) > 1 and any(signed_dtype(attributes, dtype) != dtype for dtype in dtypes)
+
+
 def is_missing_nan(value: Any) -> bool:
     """Return whether an attribute contains NaN, which is always missing, and not valid in JSON."""
     numbers = np.asarray(value)

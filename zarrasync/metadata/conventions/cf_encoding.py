@@ -34,6 +34,7 @@ from zarrasync.metadata.conventions.cf_times import (
     numbers_to_dates,
     units_of,
 )
+from zarrasync.metadata.conventions.meaning import short
 
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
@@ -42,6 +43,8 @@ _DIRECTION = re.compile(r"(?<![a-z])direction(?![a-z])|(azimuth_angle|longitude)
 """Standard names of angles that begin again after a full turn (CF standard name table)."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
+_EXACT = 2**53
+"""Smaller integers are exact in double precision."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class CFEncoding:
         times: The units of times or durations; ``None`` for other values.
         flags: The meanings of numbers or of bits; ``None`` without any.
         is_boolean: Whether integers stand for booleans.
+        problem: Why the meaning is not known, so that numbers are neither decoded nor encoded; empty if it is.
         is_direction: Whether values are directions, such as wind directions: 359 and 1 degrees are neighbours.
     """
 
@@ -73,6 +77,7 @@ class CFEncoding:
     flags: Flags | None = None
     is_boolean: bool = False
     is_direction: bool = False
+    problem: str = ""
 
     @classmethod
     def from_attributes(
@@ -105,6 +110,8 @@ class CFEncoding:
         times = units_of(attributes)
         if times is None and str(attributes.get("dtype")).startswith("timedelta64"):
             times = duration_units(attributes)
+        scaling = [key for key in (SCALE, OFFSET) if attributes.get(key) is not None]
+        wrong = [key for key in scaling if scalar_in(attributes[key]) is None]
         return cls(
             stored,
             number_dtype,
@@ -117,6 +124,7 @@ class CFEncoding:
             flags=flags_of(attributes, number_dtype),
             is_boolean=stored.kind in "iu" and attributes.get("dtype") == "bool",
             is_direction=_DIRECTION.search(str(attributes.get("standard_name"))) is not None,
+            problem=f"the attribute {wrong[0]} is not a number: {short(attributes[wrong[0]])}" if wrong else "",
         )
 
     @property
@@ -148,7 +156,8 @@ class CFEncoding:
     def changes_values(self) -> bool:
         """Whether any value differs from the stored number."""
         is_signed = self.number_dtype != self.dtype
-        return self.is_packed or self.may_be_missing or is_signed or self.is_boolean or self.times is not None
+        is_replaced = self.is_boolean or self.times is not None or bool(self.problem)
+        return self.is_packed or self.may_be_missing or is_signed or is_replaced
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
@@ -220,7 +229,12 @@ class CFEncoding:
         return missing
 
     def unpack(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return stored numbers with sign, scale and offset. Missing numbers are not replaced."""
+        """Return stored numbers with sign, scale and offset. Missing numbers are not replaced.
+
+        Raises:
+            EncodingError: If an integer becomes a floating-point number, which cannot represent it, or the meaning is unknown.
+        """
+        self._check_meaning("decode")
         numbers = self.numbers(stored)
         if not self.is_packed:
             return numbers
@@ -229,7 +243,52 @@ class CFEncoding:
             values *= self.scale
         if self.offset is not None:
             values += self.offset
+        self._check_exact(stored, values)
         return values
+
+    def _check_meaning(self, direction: str) -> None:
+        if self.problem:
+            raise EncodingError(f"{self.problem}; correct it, or use the stored numbers", direction=direction)
+
+    def with_nan(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return stored numbers with sign, scale and offset as floating-point numbers. Missing ones become NaN.
+
+        Raises:
+            EncodingError: As ``unpack``.
+        """
+        values = self.unpack(stored).astype(self._float_dtype(), copy=not self.is_packed)
+        if not self.is_packed:
+            self._check_exact(stored, values)
+        values[self.is_missing(stored)] = np.nan
+        return values
+
+    def _check_exact(self, stored: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        """Check that floating-point values are equal to the integers that they stand for.
+
+        Other scales than 1 make values approximate, so that rounding them is no loss.
+
+        Raises:
+            EncodingError: If one was rounded.
+        """
+        numbers, offset = self.numbers(stored), float(self.offset or 0)
+        if numbers.dtype.kind not in "iu" or not numbers.size or self.scale not in (None, 1) or offset % 1:
+            return
+        if numbers.dtype.itemsize <= 4 and abs(offset) < _EXACT // 2:
+            return
+        if max(-int(numbers.min()), int(numbers.max())) + abs(offset) < _EXACT:
+            return
+        is_wide = np.abs(numbers.astype("f8")) + abs(offset) >= _EXACT
+        where = np.flatnonzero(is_wide & ~self.is_missing(stored))
+        exact = numbers.ravel()[where].astype(object) + int(offset)
+        rounded = exact[values.ravel()[where].astype(object) != exact]
+        if rounded.size:
+            masked = "" if self.is_packed else "masked values (decoded.with_options(masked=True), JSON or CSV) or "
+            raise EncodingError(
+                f"the integer {rounded[0]} cannot be decoded to {values.dtype} without rounding; {rounded.size:,} of "
+                f"{values.size:,} values are affected; read {masked}the stored numbers",
+                value=rounded[0],
+                direction="decode",
+            )
 
     def decode_masked(self, stored: npt.NDArray[Any]) -> np.ma.MaskedArray[Any, Any]:
         """Return the values that stored numbers stand for, with a mask of those that are missing.
@@ -269,6 +328,7 @@ class CFEncoding:
 
         Raises:
             CodecError: If times have invalid units, or a calendar that needs cftime, and it is not installed.
+            EncodingError: If an integer becomes a floating-point number, which cannot represent it.
         """
         stored = np.asarray(stored)
         if stored.dtype.kind not in _NUMBERS:
@@ -277,13 +337,7 @@ class CFEncoding:
             return self._decode_times(stored, self.times)
         if self.is_boolean:
             return stored.astype(np.bool_)
-        values = self.unpack(stored)
-        if not self.may_be_missing:
-            return values
-        missing = self.is_missing(stored)
-        values = values.astype(self.value_dtype, copy=not self.is_packed)
-        values[missing] = np.nan
-        return values
+        return self.with_nan(stored) if self.may_be_missing else self.unpack(stored)
 
     def _decode_times(self, stored: npt.NDArray[Any], times: TimeUnits) -> npt.NDArray[Any]:
         is_present = ~self.is_missing(stored)
@@ -312,7 +366,7 @@ class CFEncoding:
         Arrays of times and of strings of fixed length are checked as well. Other values are returned as they are.
 
         Args:
-            values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT and ``None`` are missing.
+            values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT, ``None`` and masked ones are missing.
             variable: The name of the variable, for messages.
             origin: The indices of the first value, for messages; by default zeros.
             lossy: What to do with other values: ``"error"``, ``"warn"``, or ``"allow"`` to store other numbers for them. Whole
@@ -326,17 +380,26 @@ class CFEncoding:
         Raises:
             EncodingError: If the encoding cannot represent a value, or it would be read as a missing one.
         """
-        source = np.asarray(values)
+        self._check_meaning("encode")
+        source, masked = np.asarray(values), np.ma.getmask(values)
+        if source.dtype.kind in "mM" and masked is not np.ma.nomask:
+            source = np.where(masked, np.array("NaT", source.dtype), source)
         report = _Report(self, variable, source, tuple(origin), lossy, hint)
+        if self.dtype.kind not in _NUMBERS + "mM" and np.any(masked):
+            raise report.type_error("values without a mask")
         if self.dtype.kind in "mM":
             return self._encode_native_times(source, report)
         if self.dtype.kind in "SU":
             return self._encode_strings(source, report)
         if self.dtype.kind not in _NUMBERS:
             return source
-        missing = _missing_values(source)
+        missing = _missing_values(source) | masked
         numbers = self._numbers_of(source, missing, report)
-        result = self._cast(self._packed(numbers), numbers, missing, report, exact=exact)
+        packed = self._packed(numbers)
+        result = self._cast(packed, numbers, missing, report, exact=exact)
+        if self.is_packed and numbers.dtype.kind in "iu" and lossy != "allow":
+            is_rounded = self._is_rounded(numbers, packed, result)
+            report.refuse(is_rounded & ~missing, "double precision, in which it is packed, does not represent it")
         marker = self.missing_number
         if marker is not None:
             result[missing] = marker
@@ -400,6 +463,20 @@ class CFEncoding:
             if self.scale is not None:
                 packed /= self.scale
         return packed
+
+    def _is_rounded(
+        self, integers: npt.NDArray[Any], packed: npt.NDArray[Any], numbers: npt.NDArray[Any]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which integers are packed to numbers whose values differ by more than half a step."""
+        near, result = integers.astype("f8"), np.zeros(integers.shape, np.bool_)
+        where = (np.abs(near) >= _EXACT) | (np.abs(packed) >= _EXACT)
+        step = 1.0 if self.scale is None else self.scale
+        with np.errstate(all="ignore"):
+            values = numbers[where].astype("f8") * step + (self.offset or 0)
+        pairs = zip(integers[where].tolist(), near[where].tolist(), strict=True)
+        rest = np.array([exact - int(rounded) for exact, rounded in pairs], "f8")
+        result[where] = np.abs(values - near[where] - rest) > abs(step) / 2
+        return result
 
     def _cast(
         self,

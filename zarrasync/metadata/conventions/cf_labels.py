@@ -293,7 +293,8 @@ class Coordinate:
         if encoding.times is not None or stored.dtype.kind in "mM":
             times = TimeAxis.of(encoding, stored, name)
             return cls(name, Labels(times.values, name, times.missing, times.show), times)
-        values = encoding.decode(stored)
+        masked = encoding.decode_masked(stored)  # integers stay exact
+        values, missing = np.asarray(masked.data), np.ma.getmaskarray(masked)
         if values.dtype.kind == "b":
             values = values.astype(np.uint8)
         if values.dtype.kind in "OSU":
@@ -302,7 +303,7 @@ class Coordinate:
             raise LabelError(
                 f"the coordinate {name!r} of {values.dtype} contains neither numbers nor strings", name=name
             )
-        labels = Labels(values, name)
+        labels = Labels(values, name, missing)
         if is_longitude(encoding.unit, {}) and is_global(labels, CIRCLE):
             labels = CyclicLabels(values, name)
         return cls(name, labels)
@@ -404,14 +405,21 @@ class Coordinate:
         return labels.astype(self._dtype(labels))
 
     def _dtype(self, labels: npt.NDArray[Any]) -> np.dtype[Any]:
-        """Return the data type of labels: floating-point ones are compared in the precision of the coordinate."""
-        own = self.labels.values.dtype
-        if own.kind not in "iu" or labels.dtype.kind not in "iuf":
+        """Return the data type of labels: floating-point ones are compared in the precision of the coordinate.
+
+        NumPy compares integers of 64 bits with and without a sign as floating-point numbers, which would make neighbours
+        equal, so that labels get the sign of the coordinate if they can.
+        """
+        own, kind = self.labels.values.dtype, labels.dtype.kind
+        if own.kind not in "iu" or kind not in "iuf":
             return own
-        is_whole = labels.dtype.kind == "f" and (np.abs(labels) < 2.0**63).all() and (labels == np.floor(labels)).all()
-        return (
-            np.dtype(np.int64) if is_whole else labels.dtype
-        )  # integers would lose digits if they were compared as floats
+        if kind == "f" and not (labels == np.floor(labels)).all():
+            return labels.dtype
+        for dtype in (np.dtype(f"{own.kind}8"), np.dtype("i8")):
+            low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+            if (labels >= low).all() and (labels < float(high + 1) if kind == "f" else labels <= high).all():
+                return dtype
+        return labels.dtype
 
     def _wrong_type(self, labels: npt.NDArray[Any], expected: str) -> LabelError:
         found = labels[()] if not labels.ndim else labels.ravel()[0] if labels.size else labels.dtype

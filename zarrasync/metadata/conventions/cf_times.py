@@ -43,6 +43,8 @@ _DATE = re.compile(
     r"\s*(?P<zone>Z|UTC|GMT|(?P<sign>[+-])(?P<zone_hour>\d{1,2})(:?(?P<zone_minute>\d{2}))?)?\s*",
     re.IGNORECASE,
 )
+_MOST_PARTS = {"hour": 24, "minute": 59, "second": 60, "zone_hour": 24, "zone_minute": 59}
+"""The largest parts of times; 24:00 is the end of a day, and 60 a leap second."""
 _MONTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _DAY_OF_1970 = 2_440_588
 """The Julian day number of 1970-01-01."""
@@ -126,14 +128,15 @@ def _unit_and_zero(units: TimeUnits) -> _UnitAndZero:
             f"the units {units.units!r} have no fixed length in the calendar {units.calendar!r}; convert the times to days, "
             "hours, minutes or seconds"
         )
-    match = _DATE.fullmatch(start) if units.calendar else None
-    if match is None:
-        if not units.calendar:
-            return _UnitAndZero(step, 0, 0)
+    if not units.calendar:
+        return _UnitAndZero(step, 0, 0)
+    match = _DATE.fullmatch(start)
+    items = match.groupdict().items() if match is not None else ()
+    part = {key: int(text) for key, text in items if text and text.lstrip("+-").isdigit()}
+    if match is None or any(part.get(key, 0) > most for key, most in _MOST_PARTS.items()):
         raise CodecError(
             f"the units {units.units!r} contain no valid date after 'since'; expected for example '1970-01-01'"
         )
-    part = {key: int(text) for key, text in match.groupdict().items() if text and text.lstrip("+-").isdigit()}
     day = _day(units, part["year"], part.get("month", 1), part.get("day", 1))
     seconds = 3600 * part.get("hour", 0) + 60 * part.get("minute", 0) + part.get("second", 0)
     offset = 3600 * part.get("zone_hour", 0) + 60 * part.get("zone_minute", 0)

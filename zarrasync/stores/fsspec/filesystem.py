@@ -18,7 +18,7 @@ from zarrasync._util.advice import suggest
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.config import Config
-from zarrasync.errors import StoreError
+from zarrasync.errors import StoreError, UnknownAdapterError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
 from zarrasync.stores.fsspec import http, s3
 from zarrasync.stores.fsspec.identity import AZURE, CACHES, IMMEDIATE, service_of
@@ -158,7 +158,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         connections: Maximum number of connections for clients that limit connections themselves.
 
     Raises:
-        ValueError: If no filesystem is known for the URL's protocol.
+        UnknownAdapterError: If no filesystem is known for the URL's protocol.
         TypeError: If an option looks like a misspelt one.
         ImportError: If the filesystem needs a package that is not installed.
         StoreError: If it cannot be opened.
@@ -254,8 +254,10 @@ def _filesystem_class(protocol: str, url: str) -> Any:
     try:
         return get_filesystem_class(protocol)
     except ValueError:
-        hint = suggest(protocol, available_protocols(), f"install an fsspec filesystem for {protocol}://")
-        raise ValueError(f"cannot open {redact(url)!r}: unknown protocol {protocol!r}; {hint}") from None
+        known, cutoff = available_protocols(), 0.5 if len(protocol) < 3 else 0.6  # s4 is half of s3
+        hint = suggest(protocol, known, f"install an fsspec filesystem for {protocol}://", cutoff=cutoff)
+        text = f"cannot open {redact(url)!r}: unknown protocol {protocol!r}; {hint}"
+        raise UnknownAdapterError(text, scheme=protocol, known=tuple(known)) from None
 
 
 def is_local(fs: Any) -> bool:

@@ -140,7 +140,7 @@ class FsspecStore(RemoteStore):
             storage_options: Options of the filesystem; also ``concurrency`` and ``missing``.
 
         Raises:
-            ValueError: If no filesystem is known for the URL's protocol.
+            UnknownAdapterError: If no filesystem is known for the URL's protocol.
             TypeError: If an option looks like a misspelt one.
             ImportError: If the filesystem needs a package that is not installed.
             StoreError: If it cannot be opened.

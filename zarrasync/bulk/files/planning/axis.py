@@ -274,6 +274,10 @@ class _Rows:
             wrong = np.flatnonzero((rises != (direction > 0)) | (own[1:] == own[:-1]))
             if len(wrong):
                 at, row = start + int(wrong[0]), int(wrong[0]) + 1
+                earlier = np.flatnonzero(own[:row] == own[row])
+                where, rule = f"follows {self.label(at)} in row {row}", "increase" if direction > 0 else "decrease"
+                if len(earlier):
+                    where, rule = f"of row {earlier[0]} is repeated in row {row}", "differ"
                 hint = "sort the file first, for example with xarray's sortby() and drop_duplicates()"
                 if not self.source[at]:
                     hint = (
@@ -281,8 +285,7 @@ class _Rows:
                         "rows and append the files of the other rows again; otherwise pass mode='w' to replace the dataset"
                     )
                 raise ShapeError(
-                    f"the labels of {self.name(at)} are not in order: {self.label(at + 1)} follows {self.label(at)} in "
-                    f"row {row}, but labels must {'increase' if direction > 0 else 'decrease'}; {hint}"
+                    f"the labels of {self.name(at)} are not in order: {self.label(at + 1)} {where}, but labels must {rule}; {hint}"
                 )
         return direction or 1
 

@@ -17,7 +17,9 @@ from zarrasync.metadata.conventions.cf_attributes import (
     OFFSET,
     SCALE,
     SCALING,
+    UNSIGNED,
     VALID,
+    sign_depends_on_type,
     signed_dtype,
     valid_range,
 )
@@ -253,12 +255,35 @@ class Comparison:
         return f"is {values[place]}{at} in {header.place} and {others[place]} in {like.place}"
 
 
+def check_sign(name: str, header: VariableHeader, dtype: np.dtype[Any]) -> None:
+    """Check that integers keep their data type if an attribute changes their sign, as it applies to stored numbers.
+
+    Args:
+        name: The name of the variable.
+        header: The variable in a file.
+        dtype: The data type of the array.
+
+    Raises:
+        ShapeError: If they do not.
+    """
+    own = np.dtype(object if header.dtype == "str" else header.dtype)
+    if sign_depends_on_type(header.attributes, own, dtype):
+        raise ShapeError(
+            f"{name!r} has {_text_of(header, [UNSIGNED])} in {header.place}, by which its {own} numbers are "
+            f"{signed_dtype(header.attributes, own)}, so they cannot be stored as {dtype}; pass decode=True if the destination has no {UNSIGNED}, or write the file again as {dtype}"
+        )
+
+
 def _are_times(header: VariableHeader, like: VariableHeader) -> bool:
     return units_of(header.attributes) is not None and units_of(like.attributes) is not None
 
 
 def _type_name(header: VariableHeader) -> str:
-    return "string" if header.dtype == "str" else np.dtype(header.dtype).name
+    if header.dtype == "str":
+        return "string"
+    dtype = np.dtype(header.dtype)
+    number = signed_dtype(header.attributes, dtype)
+    return dtype.name if number == dtype else f"{dtype.name} ({number.name} by {UNSIGNED})"
 
 
 def _hint_for_packing(key: str, like: VariableHeader) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.blocks import write_blocks
-from zarrasync.bulk.files.planning.comparison import Comparison, is_equal, way_without
+from zarrasync.bulk.files.planning.comparison import Comparison, check_sign, is_equal, way_without
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.target import Target, read_constant
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
@@ -62,6 +62,8 @@ def _check_variables(variables: Variables) -> None:
         tolerance = reader.coordinate_tolerance if is_coordinate or variables.is_label(name) else 0.0
         are_converted = variables.are_converted(name)
         comparison = Comparison(name, axis, are_converted, name in axes, reader.ignore_attributes, tolerance)
+        for own in (first, *others):
+            check_sign(name, own, variables.dtype(name))
         for other in others:
             differing[name] |= comparison.check(other, first)
             comparison.check_system(other, first)

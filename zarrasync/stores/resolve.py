@@ -56,7 +56,7 @@ def resolve(
 
     Raises:
         TypeError: If the object does not represent a store, or options are passed for something other than a URL.
-        ValueError: If no filesystem is known for a URL's protocol.
+        ValueError: If no filesystem is known for a URL's protocol, or the URL of a bucket contains credentials.
     """
     if isinstance(store, Store) and not storage_options:
         return bounded(store, settings.resolve(config).concurrency)

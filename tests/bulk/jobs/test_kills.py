@@ -223,8 +223,8 @@ def test_tasks_of_killed_clients_count(tmp_path: Path, s3: tuple[str, dict[str, 
     layout, source = Layout(chunks={"time": 6, "x": width}), FileOptions(dims=("time", "x"))
     sync.ingest_files(files[0], url, concat="time", layout=layout, source=source, storage_options=options)
     with helper("standing_cluster", "dask") as (_, ask):
-        arguments = {"engine": "dask", "address": ask(), "files": files, "store": url, "dims": source.dims}
-        arguments["options"] = {"storage_options": options}
+        arguments: dict[str, Any] = {"engine": "dask", "address": ask(), "files": files, "store": url}
+        arguments |= {"dims": source.dims, "options": {"storage_options": options}}
         command = [sys.executable, "-m", "tests.support.killed_job", json.dumps(arguments)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
             assert client.stdout is not None

@@ -2273,6 +2273,7 @@ def plan_copy(
         NodeNotFoundError: If the source does not exist.
         NodeExistsError: If a node exists at the destination, and ``overwrite`` is not set.
         WriteConflictError: If another job writes the destination, or another plan for it is not finished.
+        FileExistsError: If ``plan`` is an existing file, and not a plan for the same destination.
         UnsupportedOperation: If ``plan`` is given, and source or destination are not paths or URLs; or if no plan can be
             made for the destination, such as an archive.
         StoreError: If a store failed. Nothing is kept then.
@@ -2530,6 +2531,7 @@ def plan_ingest(
         The plan.
 
     Raises:
+        FileExistsError: If ``plan`` is an existing file, and not a plan for the same destination.
         UnsupportedOperation: If ``plan`` is given and the destination is not a path or a URL, or no plan can be made for the
             destination, such as an archive.
         WriteConflictError: If another job writes the dataset, or another plan for it is not finished.
@@ -2749,6 +2751,7 @@ def plan_pyramid(
         The plan.
 
     Raises:
+        FileExistsError: If ``plan`` is an existing file, and not a plan for the same destination.
         UnsupportedOperation: If other processes cannot mark tasks in the destination as finished, or ``plan`` is given and
             source or destination are not paths or URLs.
         WriteConflictError: If another job writes the group, or another plan for it is not finished.

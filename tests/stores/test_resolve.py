@@ -553,3 +553,14 @@ async def test_listing_below_a_prefix_that_is_also_a_key():
 def test_local_files_through_fsspec_are_the_local_store(tmp_path):
     for given in (f"local://{tmp_path}", fsspec.get_mapper(str(tmp_path)), fsspec.filesystem("file")):
         assert isinstance(stores.resolve(given), stores.LocalStore)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://key:se/cret@bucket/a.zarr", "gs://user:secret@bucket/a.zarr", "s3a://secret@bucket"]
+)
+def test_urls_of_buckets_contain_no_credentials(url: str):
+    """Clients would quote them as a part of the bucket's name, in messages and logs."""
+    with pytest.raises(ValueError, match="pass storage options") as caught:
+        stores.resolve(url)
+    assert "cret" not in str(caught.value)
+    assert "bucket" in str(caught.value)

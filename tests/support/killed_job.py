@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from zarrasync import sync
+from zarrasync import FileOptions, sync
 from zarrasync.errors import NodeNotFoundError
 
 
@@ -77,6 +77,8 @@ def main(arguments: dict[str, Any], tell: Callable[[str], None]) -> None:
                 run_append(files, store, options)
                 tell("end")
                 return
+            if dims := arguments.get("dims"):
+                options |= {"source": FileOptions(dims=dims), "progress": lambda nbytes: tell("progress")}
             sync.ingest_files(files, store, concat="time", append=True, executor=executor, **options)
         tell("end")
 

@@ -185,6 +185,7 @@ async def plan_ingest(
         The plan.
 
     Raises:
+        FileExistsError: If ``plan`` is an existing file, and not a plan for the same destination.
         UnsupportedOperation: If ``plan`` is given and the destination is not a path or a URL, or no plan can be made for the
             destination, such as an archive.
         WriteConflictError: If another job writes the dataset, or another plan for it is not finished.

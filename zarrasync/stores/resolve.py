@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zarrasync import config as settings
-from zarrasync._util.redact import redacted_errors
+from zarrasync._util.redact import public_url, redacted_errors
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import is_usable
 from zarrasync.stores.cloud.obstore import ObjectStore
@@ -31,6 +31,8 @@ StoreLike: TypeAlias = Any
 """A store, a path, a URL, a mapping, or an fsspec filesystem or mapper."""
 
 _BACKENDS = ("auto", "fsspec", "obstore")
+_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://")
+"""URLs of buckets, whose names have no user and password. Libraries would take these for a part of the name, and quote it."""
 _STORE_OPTIONS = ("concurrency", "missing")
 """Options that stores take themselves, whatever the backend."""
 
@@ -55,6 +57,7 @@ def resolve(
     Raises:
         TypeError: If the object does not represent a store, or options are passed for something other than a URL.
         UnknownAdapterError: If no filesystem is known for a URL's protocol.
+        ValueError: If the URL of a bucket contains credentials.
     """
     if isinstance(store, Store) and not storage_options:
         return bounded(store, settings.resolve(config).concurrency)
@@ -159,6 +162,10 @@ def _is_url(string: str) -> bool:
 
 def _from_url(url: str, options: dict[str, Any]) -> Store:
     """Make a store with the best backend for a URL and its options, or with the one in the option ``backend``."""
+    if url.startswith(_BUCKETS) and public_url(place := url.partition("?")[0]) != place:
+        raise ValueError(
+            f"the URL {public_url(url)!r} contains credentials, but the URLs of buckets cannot; pass storage options"
+        )
     backend = options.pop("backend", "auto")
     if backend not in _BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}; found {backend!r}")

@@ -198,7 +198,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path):
         return jobs[-1]
 
     def check_unfinished(job: FilesWork) -> None:
-        with pytest.raises(NodeNotFoundError, match="have not been run"):
+        with pytest.raises(NodeNotFoundError, match="not been run"):
             job.finish(verify=False)
         job.abandon()
         with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):

@@ -94,7 +94,7 @@ async def test_finish_needs_all_tasks(api: Api, tmp_path: Path):
     paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
     plan = await api(api.plan_ingest(paths, out, **ROWS))
     await api(plan.run([1, 2]))
-    with pytest.raises(NodeNotFoundError, match="1 task of 3 have not been run, the first is 0"):
+    with pytest.raises(NodeNotFoundError, match="1 task of 3 has not been run, the first is 0"):
         await api(plan.finish())
     assert (await api(plan.run())).skipped == 2
     await api(plan.finish())
@@ -198,6 +198,36 @@ async def test_a_document_needs_a_named_destination(api: Api, tmp_path: Path):
             with pytest.raises(ValueError, match="must be the path or the URL of a file"):
                 await api(api.plan_ingest(paths, tmp_path / "out.zarr", plan=place, **ROWS))
     assert not (tmp_path / "out.zarr").exists()
+
+
+async def test_a_plan_replaces_no_other_file(api: Api, tmp_path: Path):
+    """A document is stored where nothing exists, or a plan for the same destination, which ended or was killed."""
+    paths, out, other = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr", tmp_path / "other.zarr"
+    node, document = tmp_path / "zarr.json", tmp_path / "job.plan"
+    node.write_text('{"node_type": "group"}')
+    for taken in (paths[0], node):
+        before = taken.read_bytes()
+        with pytest.raises(FileExistsError, match="the file exists, and is not a plan"):
+            await api(api.plan_ingest(paths, out, plan=taken, **ROWS))
+        assert taken.read_bytes() == before
+        assert not out.exists()
+    document.touch()
+    plan = await api(api.plan_ingest(paths, out, plan=document, **ROWS))
+    with pytest.raises(FileExistsError, match="not a plan for the same destination"):
+        await api(api.plan_ingest(paths, other, plan=document, **ROWS))
+    assert not other.exists()
+    await api(api.create_array(source := tmp_path / "source.zarr", data=np.arange(4)))
+    with pytest.raises(FileExistsError, match="not a plan for the same destination"):
+        await api(api.plan_copy(source, other, plan=document))
+    assert not other.exists()
+    before = document.read_bytes()
+    await api(plan.run())
+    await api(plan.finish())
+    document.write_bytes(before)  # as if the process had been killed before it erased the document
+    plan = await api(api.plan_ingest(write_days(tmp_path / "nc", [3]), out, append=True, plan=document, concat="time"))
+    await api(plan.run())
+    await api(plan.finish())
+    assert not document.exists()
 
 
 async def test_archives_and_read_only_stores_have_no_plans(api: Api, tmp_path: Path):

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tests.bulk.jobs.test_readers import DAYS, HOURS, reader, write_day
-from zarrasync import Layout, sync
+from zarrasync import FileOptions, Layout, sync
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform == "win32", reason="kills groups of processes")]
 PACKAGES = {"dask": ("distributed",), "ray": ("ray",), "icechunk": ("icechunk", "2")}
@@ -211,6 +211,34 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 self.killed += 1
+
+
+def test_tasks_of_killed_clients_count(tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+    """Tasks that the workers of a cluster have finished before its client is killed do not run again."""
+    distributed = pytest.importorskip("distributed")
+    (url, options), width = s3, 6_000_000
+    files, step = [str(tmp_path / f"{day}.npy") for day in range(4)], width // 4
+    for day, file in enumerate(files):  # each one is a task
+        np.lib.format.open_memmap(file, "w+", "f4", (6, width))[:, ::step] = day
+    layout, source = Layout(chunks={"time": 6, "x": width}), FileOptions(dims=("time", "x"))
+    sync.ingest_files(files[0], url, concat="time", layout=layout, source=source, storage_options=options)
+    with helper("standing_cluster", "dask") as (_, ask):
+        arguments: dict[str, Any] = {"engine": "dask", "address": ask(), "files": files, "store": url}
+        arguments |= {"dims": source.dims, "options": {"storage_options": options}}
+        command = [sys.executable, "-m", "tests.support.killed_job", json.dumps(arguments)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            told = [client.stdout.readline().strip() for _ in range(3)]
+            client.kill()
+        assert told == ["begin", "progress", "progress"]  # first of tasks that were finished before, which are none
+        with distributed.Client(arguments["address"]) as executor:
+            report = sync.ingest_files(
+                files, url, concat="time", append=True, source=source, executor=executor, storage_options=options
+            )
+    assert report.skipped >= 1
+    assert report.skipped + report.tasks == 3
+    stored = sync.open_group(url, storage_options=options)["values"][:, ::step]
+    np.testing.assert_array_equal(stored, np.broadcast_to(np.repeat(np.arange(4), 6)[:, None], (24, 4)))
 
 
 CLUSTERS = [

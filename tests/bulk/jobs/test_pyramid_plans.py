@@ -54,6 +54,37 @@ async def test_tasks_equal_one_call(api: Api, image: Path, tmp_path: Path):
     np.testing.assert_array_equal(levels_of(image)[2], levels_of(expected)[2])
 
 
+@pytest.mark.parametrize(
+    ("convention", "is_copied"), [("ome", False), ("ome", True), ("zarr-conventions", True)], ids=str
+)
+async def test_replaced_levels_are_not_described(
+    api: Api, image: Path, tmp_path: Path, convention: Any, is_copied: bool
+):
+    """Readers of the description find no level that a plan has erased, and that reads as the fill value, even after ``abandon``."""
+    options = {"levels": 3, "convention": convention, **({"dest": tmp_path / "dest.zarr"} if is_copied else {})}
+    place = options.get("dest", image)
+    sync.pyramid(image, **options)
+    before, rest = dict(sync.open_group(place).attrs), [] if is_copied else ["0"]
+
+    def described() -> list[str]:
+        attributes = sync.open_group(place).attrs
+        if convention == "ome":
+            return [item["path"] for item in attributes["ome"]["multiscales"][0]["datasets"]]
+        return [item["asset"] for item in attributes["multiscales"]["layout"]]
+
+    assert described() == ["0", "1", "2"]
+    plan = await api(api.plan_pyramid(image, overwrite=True, **options))
+    assert described() == rest
+    await api(plan.run())
+    assert described() == rest
+    await api(plan.abandon())
+    assert described() == sorted(sync.open_group(place).array_keys()) == rest
+    plan = await api(api.plan_pyramid(image, overwrite=True, **options))
+    await api(plan.run())
+    await api(plan.finish())
+    assert dict(sync.open_group(place).attrs) == before
+
+
 @pytest.mark.processes
 def test_all_tasks_at_once(image: Path, tmp_path: Path):
     """Tasks of a coarse level wait for those of the level before, also in a copy with other chunks."""

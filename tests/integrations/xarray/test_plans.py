@@ -164,7 +164,7 @@ async def test_values_that_are_refused_when_they_are_computed(api: Api, tmp_path
     plan = await api(planner(api)(dataset, out := tmp_path / "out", encoding=ENCODING))
     with pytest.raises(EncodingError, match="t2m"):
         await api(plan.run())
-    with pytest.raises(NodeNotFoundError, match="have not been run"):
+    with pytest.raises(NodeNotFoundError, match="not been run"):
         await api(plan.finish())
     await api((await api(api.open_plan(out))).abandon())  # by another process, which does not have the dataset
     assert files(tmp_path) == {}

@@ -183,6 +183,7 @@ async def plan_copy(
         NodeNotFoundError: If the source does not exist.
         NodeExistsError: If a node exists at the destination, and ``overwrite`` is not set.
         WriteConflictError: If another job writes the destination, or another plan for it is not finished.
+        FileExistsError: If ``plan`` is an existing file, and not a plan for the same destination.
         UnsupportedOperation: If ``plan`` is given, and source or destination are not paths or URLs; or if no plan can be
             made for the destination, such as an archive.
         StoreError: If a store failed. Nothing is kept then.

@@ -154,8 +154,8 @@ class ClaimFolder:
         missing = [number for number in range(count) if number not in finished and number not in known]
         if missing:
             raise NodeNotFoundError(
-                f"{counted(len(missing), 'task')} of {count:,} have not been run, the first is {missing[0]}; run them, then "
-                "finish again. Nothing was published",
+                f"{counted(len(missing), 'task')} of {count:,} {'has' if len(missing) == 1 else 'have'} not been run, the first is "
+                f"{missing[0]}; run them, then finish again. Nothing was published",
                 path=self._prefix.rstrip("/"),
             )
 

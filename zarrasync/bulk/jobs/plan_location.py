@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN
 from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.stores import Store, resolve
+from zarrasync.stores import Request, Store, resolve
 
 T = TypeVar("T")
 
@@ -115,6 +115,8 @@ class PlanLocation:
 
         def save(document: Mapping[str, Any]) -> None:
             nonlocal is_saved
+            if not self.is_inside:
+                self._check_free(document)
             is_saved = True  # before it is stored, as an error does not show whether it was
             self.save(document)
 
@@ -178,6 +180,26 @@ class PlanLocation:
         """
         text = json.dumps(strict(document), allow_nan=False)
         self._run(self.store.put(self.key, text.encode()))
+
+    def _check_free(self, document: Mapping[str, Any]) -> None:
+        """Check that a document replaces no file of users, and no plan for another destination.
+
+        Raises:
+            FileExistsError: If it would.
+            StoreError: If the store failed.
+        """
+        (head,) = self._run(self.store.fetch([Request(self.key, length=1)]))
+        if head is None or not (first := bytes(head.data)):
+            return
+        found: Mapping[str, Any] = {}
+        if first == b"{":  # other files may be large
+            with suppress(MetadataError):
+                found = self.load() or {}
+        if not (found.get("finished") or found.get("dest") == document["dest"]):
+            raise FileExistsError(
+                f"the plan cannot be stored as {self.name}: the file exists, and is not a plan for the same destination; choose "
+                "another name"
+            )
 
     def load(self) -> dict[str, Any] | None:
         """Return the document; ``None`` if it does not exist.

@@ -167,6 +167,7 @@ async def plan_pyramid(
         The plan.
 
     Raises:
+        FileExistsError: If ``plan`` is an existing file, and not a plan for the same destination.
         UnsupportedOperation: If other processes cannot mark tasks in the destination as finished, or ``plan`` is given and
             source or destination are not paths or URLs.
         WriteConflictError: If another job writes the group, or another plan for it is not finished.

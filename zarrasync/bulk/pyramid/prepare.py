@@ -168,8 +168,11 @@ class Pyramid:
             NodeExistsError: If other nodes exist.
         """
         group, overwrite, kept = self.group, self.request.overwrite, {level.path for level in self.levels}
-        if overwrite:
-            await self._erase(level.path for level in meaning_of(group.metadata).levels[1:] if level.path not in kept)
+        described = meaning_of(group.metadata).levels if overwrite else ()
+        if described:  # first, so that readers of the description find no level that is erased or unfinished
+            rest = [level for level in self.levels if level not in self.written]
+            await _update(group, replace(self, levels=rest)._group_attributes())  # noqa: SLF001  # of the same class
+            await self._erase(level.path for level in described[1:] if level.path not in kept)
         for name, node in (self.shared or {}).items():
             report = await copy(
                 node,

@@ -20,7 +20,7 @@ from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, Options, PlannedWork, Task, TaskRun
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
@@ -103,12 +103,8 @@ class ClaimedWork(PlannedWork):
     def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         return digest_of({**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()})
 
-    def opened(self, credentials: Credentials) -> Self:
-        return replace(
-            self,
-            source=self.source.opened(credentials.source_options),
-            dest=self.dest.opened(credentials.storage_options),
-        )
+    def opened(self, options: Options, source_options: Options = None) -> Self:
+        return replace(self, source=self.source.opened(source_options), dest=self.dest.opened(options))
 
     # -------------------------------------------------------------- tasks and sizes
 

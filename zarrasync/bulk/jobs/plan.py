@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from zarrasync.errors import WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
+Options: TypeAlias = Mapping[str, Any] | None
 VERSION = 1
 """The version of stored plans."""
 
@@ -47,22 +48,6 @@ class Task:
     nbytes: int
     memory: int
     stage: int = 0
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """Options with which a process opens the locations of a plan, which contains no credentials.
-
-    Attributes:
-        storage_options: Options of the filesystem or object store of the destination.
-        source_options: Options of the filesystem or object store of the sources.
-    """
-
-    storage_options: Mapping[str, Any] | None = None
-    source_options: Mapping[str, Any] | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.storage_options or self.source_options)
 
 
 @dataclass(frozen=True)
@@ -138,8 +123,13 @@ class PlannedWork(ABC):
         """
 
     @abstractmethod
-    def opened(self, credentials: Credentials) -> PlannedWork:
-        """Return the same work with other credentials."""
+    def opened(self, options: Options, source_options: Options = None) -> PlannedWork:
+        """Return the same work with other credentials.
+
+        Args:
+            options: Options of the filesystem or object store of the destination.
+            source_options: Options of the filesystem or object store of the sources.
+        """
 
     # -------------------------------------------------------------- commands
 
@@ -330,7 +320,7 @@ class AsyncJobPlan:
         """
         count = len(self._work.tasks)
         numbers = range(count) if task is None else sorted({number for number in _numbers(task) if number < count})
-        work = self._work.opened(Credentials(storage_options, source_options))
+        work = self._work.opened(storage_options, source_options)
         call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
         return await run_in_new_thread(call)
 
@@ -350,7 +340,7 @@ class AsyncJobPlan:
             WriteConflictError: If the plan was abandoned or replaced.
             StoreError: If the store failed.
         """
-        work = self._work.opened(Credentials(storage_options))
+        work = self._work.opened(storage_options)
         report = await run_in_new_thread(partial(work.finish, verify=verify))
         await self._erase()
         return report
@@ -367,7 +357,7 @@ class AsyncJobPlan:
             WriteConflictError: If the result is being published, or the plan was finished or abandoned.
             StoreError: If the store failed.
         """
-        await run_in_new_thread(self._work.opened(Credentials(storage_options)).abandon)
+        await run_in_new_thread(self._work.opened(storage_options).abandon)
         await self._erase()
 
     async def _erase(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
-from zarrasync.bulk.jobs.plan import Credentials
+from zarrasync.bulk.jobs.plan import Options
 from zarrasync.bulk.jobs.plan_location import NodeLocation, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import downsample
@@ -103,10 +103,8 @@ class PyramidWork(ClaimedWork):
     def stage_of(self, box: Box) -> int:
         return self.levels.index(box.array)
 
-    def opened(self, credentials: Credentials) -> PyramidWork:
-        return super().opened(
-            replace(credentials, source_options=credentials.source_options or credentials.storage_options)
-        )
+    def opened(self, options: Options, source_options: Options = None) -> PyramidWork:
+        return super().opened(options, source_options or options)
 
     # -------------------------------------------------------------- what tasks and commands do
 

@@ -30,7 +30,7 @@ from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan import Options, PlannedWork, Task, TaskRun
 from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import JobProgress
@@ -335,12 +335,12 @@ class FilesWork(PlannedWork):
         work = records.from_json(cls, own, "plan of the ingestion", dest=dest, config=config)
         return replace(work, plan=None if work.plan is None else work.plan.under(root))
 
-    def opened(self, credentials: Credentials) -> FilesWork:
+    def opened(self, options: Options, source_options: Options = None) -> FilesWork:
         plan = self.plan
-        if plan is not None and credentials.source_options:
-            options = {**plan.reader.storage_options, **credentials.source_options}
-            plan = replace(plan, reader=replace(plan.reader, storage_options=options))
-        return replace(self, plan=plan, dest=self.dest.opened(credentials.storage_options))
+        if plan is not None and source_options:
+            own = {**plan.reader.storage_options, **source_options}
+            plan = replace(plan, reader=replace(plan.reader, storage_options=own))
+        return replace(self, plan=plan, dest=self.dest.opened(options))
 
     # -------------------------------------------------------------- tasks and commands
 

@@ -10,7 +10,6 @@ from typing import Any, Never
 
 from zarrasync import config as settings
 from zarrasync import formats
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.copy.planned import CopyWork
@@ -23,7 +22,7 @@ from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.find import find_all
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import resolve
 
@@ -152,7 +151,7 @@ class LostWork(PlannedWork):
 
     def drop(self, claim: Claim) -> None:
         if claim.found.get("is_new") and not self.store.checks_bounds:
-            bridge.run(self._erase(claim.found), blocking=self.store.blocking)
+            run_blocking(self.store, self._erase(claim.found))
 
     async def _erase(self, found: Mapping[str, Any]) -> None:
         """Erase the values of arrays whose documents are not stored."""

@@ -214,19 +214,15 @@ def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
     if surroundings.occupant is not None and not creation.overwrite:
         raise _occupied(handle, surroundings.occupant)
     if surroundings.has_members:
-        raise NodeExistsError(
-            f"{handle.name} in {handle.store!r} is a group: nodes exist below it; pass overwrite=True to replace it",
-            path=handle.path,
-            store=repr(handle.store),
+        raise handle.exists(
+            f"{handle.name} in {handle.store!r} is a group: nodes exist below it; pass overwrite=True to replace it"
         )
     if surroundings.unclear_keys:
         keys, other_files = surroundings.unclear_keys, surroundings.other_files
-        raise NodeExistsError(
+        raise handle.exists(
             f"cannot overwrite {handle.name} in {handle.store!r}: no Zarr node exists there, and "
             f"{counted(len(keys), 'value')} would be erased ({', '.join(keys[:3])}), which may belong to other files "
-            f"({', '.join(other_files[:3])}); erase or move them, or use another path",
-            path=handle.path,
-            store=repr(handle.store),
+            f"({', '.join(other_files[:3])}); erase or move them, or use another path"
         )
     for path, node in surroundings.ancestors.items():
         if node is not None:
@@ -257,11 +253,7 @@ def _occupied(handle: NodeHandle, occupant: FoundNode) -> NodeExistsError:
     kind = "an array" if isinstance(occupant.metadata, ArrayMetadata) else "a group"
     if not occupant.format.is_same(handle.format):
         kind += f" of Zarr format {occupant.format.zarr_format!r}"
-    return NodeExistsError(
-        f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True to replace it",
-        path=handle.path,
-        store=repr(handle.store),
-    )
+    return handle.exists(f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True to replace it")
 
 
 # ------------------------------------------------------------------ write

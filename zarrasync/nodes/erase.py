@@ -10,7 +10,6 @@ import re
 
 from zarrasync import formats
 from zarrasync.display.text import counted
-from zarrasync.errors import NodeExistsError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
@@ -111,20 +110,16 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     coords = {key: metadata.keys.decode(key, metadata.ndim) for key in keys}
     others = sorted(key for key, at in coords.items() if at is None)
     if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
-        raise NodeExistsError(
+        raise handle.exists(
             f"{handle.name} in {handle.store!r} is a group without a document: other nodes exist below it "
-            f"({', '.join(nodes[:3])}); pass overwrite=True to replace them",
-            path=handle.path,
-            store=repr(handle.store),
+            f"({', '.join(nodes[:3])}); pass overwrite=True to replace them"
         )
     chunks = sorted(key for key, at in coords.items() if at is not None and at in metadata.grid)
     other_files = [key for key in others if not formats.may_be_zarr(key)]
     if chunks and other_files:
-        raise NodeExistsError(
+        raise handle.exists(
             f"cannot create {handle.name} in {handle.store!r}: {counted(len(chunks), 'value')} exist under keys of its "
             f"chunks ({', '.join(chunks[:3])}), next to values that are not Zarr ({', '.join(other_files[:3])}); "
-            "erase them, or use another path",
-            path=handle.path,
-            store=repr(handle.store),
+            "erase them, or use another path"
         )
     return chunks

@@ -179,11 +179,8 @@ async def clear_place(target: NodeHandle, planned: Mapping[str, Metadata], *, ov
     paths = [join(target.path, path) for path in planned if path]
     for path, node in zip(paths, await find_all(listed, paths, [target.format], strict=False), strict=True):
         if node is not None:
-            raise NodeExistsError(
-                f"a node exists at {target.at(path).name} in {target.store!r}; pass overwrite=True to replace it",
-                path=path,
-                store=repr(target.store),
-            )
+            place = target.at(path)
+            raise place.exists(f"a node exists at {place.name} in {place.store!r}; pass overwrite=True to replace it")
     try:
         await erase_chunks(listed, planned)
     except UnsupportedOperation:
@@ -216,11 +213,9 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
         return handle.format.render("", replace(metadata, attributes={}, source=None))
 
     if without_attributes(planned) != without_attributes(existing):
-        raise NodeExistsError(
+        raise handle.exists(
             f"cannot resume the copy to {handle.name} in {handle.store!r}: the existing node differs from the copy in "
-            "more than attributes; pass overwrite=True to replace it",
-            path=handle.path,
-            store=repr(handle.store),
+            "more than attributes; pass overwrite=True to replace it"
         )
     if planned.attributes != existing.attributes:  # format 2 stores them in a second document
         for key, data in handle.format.render(handle.path, planned).items():
@@ -368,11 +363,9 @@ async def check_free(dest: NodeHandle, keys: Sequence[str]) -> None:
     values = await run_on_store(partial(dest.store.fetch, [Request(key, 0, 1) for key in keys]), dest.store)
     existing = [key for key, value in zip(keys, values, strict=True) if value is not None]
     if existing:
-        raise NodeExistsError(
+        raise dest.exists(
             f"{existing[0]!r} exists in {dest.store!r} and would be replaced by a file of the source; pass "
-            "overwrite=True to replace it, or copy without all_files",
-            path=dest.path,
-            store=repr(dest.store),
+            "overwrite=True to replace it, or copy without all_files"
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
@@ -43,13 +43,12 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import open_group
-from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.node import NodeHandle, run_blocking, run_on_store
 from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
 
 _MILDER: dict[str, Any] = {"on_duplicate": "skip", "on_gap": "report"}
 """What a check of files does instead of an error, so that it finds the other problems as well."""
-T = TypeVar("T")
 
 
 class Job:
@@ -113,7 +112,7 @@ class Job:
             if not header.attributes.items() <= group.attrs.items():
                 await group.update_attributes(header.attributes)
 
-        self._run(store())
+        run_blocking(self.handle.store, store())
         return FilesReport()
 
     @property
@@ -126,9 +125,6 @@ class Job:
     def _is_replaced(self) -> bool:
         """Whether an existing dataset is erased before the files are ingested."""
         return self._parameters.mode == "w"
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self.handle.store.blocking)
 
     def _acquire(self, workers: FileWorkers) -> None:
         """Keep other jobs away from the destination until the context of the claim ends."""
@@ -300,7 +296,11 @@ class Job:
         parameters = self._parameters
         if self._is_replaced:
             self._refuse_own_sources()
-        target = Target(self.handle) if self._is_replaced else self._run(read_target(self.handle, parameters.dim))
+        target = (
+            Target(self.handle)
+            if self._is_replaced
+            else run_blocking(self.handle.store, read_target(self.handle, parameters.dim))
+        )
         if parameters.reader.labels is None:
             target.labels = None
         self._check_destination(target)
@@ -320,7 +320,7 @@ class Job:
                 self._refuse_existing(target, files)
         small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
         if target.group is not None:
-            self._run(read_constants(target, parameters.dim, small))
+            run_blocking(self.handle.store, read_constants(target, parameters.dim, small))
         config = self.handle.config
         headers = workers.headers([file for file in files if file.name not in self._bad], parameters.reader, config)
 
@@ -397,7 +397,7 @@ class Job:
         found = self.claim.found
         if plan.is_new and not self._is_replaced and found.get("is_new") and found.get("plan") != plan.digest:
             if found.get("request") == self._request:  # of which files were found to be bad, or have changed since
-                self._run(erase_arrays(self.handle, found.get("arrays", ())))
+                run_blocking(self.handle.store, erase_arrays(self.handle, found.get("arrays", ())))
                 return
             raise self._exists(
                 f"an ingestion of {found.get('files')} into {{place}} was interrupted; repeat it with the same files and "
@@ -412,12 +412,12 @@ class Job:
 
     def _exists(self, text: str) -> NodeExistsError:
         place = f"{self.handle.name} in {self.handle.store!r}"
-        return NodeExistsError(text.replace("{place}", place), path=self.handle.path, store=repr(self.handle.store))
+        return self.handle.exists(text.replace("{place}", place))
 
     def _refuse_members(self, plan: FilesPlan) -> None:
         """Raise an error if arrays or groups exist where a new dataset will be, although the group does not exist."""
         paths = [join(self.handle.path, array.name) for array in plan.arrays]
-        nodes = self._run(find_all(self.handle, paths, (self.handle.format,), strict=False))
+        nodes = run_blocking(self.handle.store, find_all(self.handle, paths, (self.handle.format,), strict=False))
         for path, node in zip(paths, nodes, strict=True):
             if node is not None and self.claim.found.get("plan") != plan.digest:
                 raise self._exists(
@@ -428,9 +428,9 @@ class Job:
 
     def _erase(self) -> None:
         """Erase the dataset that is replaced, or what an interrupted job has left."""
-        self._run(erase_node(self.handle))
+        run_blocking(self.handle.store, erase_node(self.handle))
         if self.claim.found.get("is_new"):
-            self._run(erase_arrays(self.handle, self.claim.found.get("arrays", ())))
+            run_blocking(self.handle.store, erase_arrays(self.handle, self.claim.found.get("arrays", ())))
 
 
 def _text(files: Sequence[SourceFile]) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN, JOB_RECORD, JOB_TASK
-from zarrasync.nodes.node import JOB_FOLDER
+from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.stores import Request, Store
 from zarrasync.stores.leases import POLL_SECONDS, Entry, Observed, entry_of
 
-T = TypeVar("T")
 KEPT = "kept"
 """The folder below, with values that the next job needs if this one is interrupted."""
 
@@ -46,9 +45,6 @@ class ClaimFolder:
         self.is_own = self.keeps = False
         self._own_keys = dict[str, None]()
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self._store.blocking)
-
     @property
     def dataset(self) -> str:
         """The path of the dataset and its store, for messages."""
@@ -59,17 +55,17 @@ class ClaimFolder:
         return self.is_enabled and self._store.listable
 
     def _keys(self) -> list[str]:
-        return [*self._own_keys] if self.is_own else self._run(self._store.list_prefix(f"{self.path}/"))
+        return [*self._own_keys] if self.is_own else run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
 
     def _put(self, key: str, data: bytes) -> None:
         self._own_keys[key] = None
-        self._run(self._store.put(key, data))
+        run_blocking(self._store, self._store.put(key, data))
 
     # -------------------------------------------------------------- the claim
 
     def claim(self) -> Entry:
         """Return the claim; ``{}`` without one."""
-        (value,) = self._run(self._store.fetch([Request(self.claim_key)]))
+        (value,) = run_blocking(self._store, self._store.fetch([Request(self.claim_key)]))
         return entry_of(value)
 
     async def create(self) -> int:
@@ -127,7 +123,7 @@ class ClaimFolder:
     def erase(self, keys: Sequence[str]) -> None:
         """Erase values."""
         if keys:
-            self._run(self._store.erase_values(keys))
+            run_blocking(self._store, self._store.erase_values(keys))
         for key in keys:
             self._own_keys.pop(key, None)
 
@@ -162,7 +158,7 @@ class ClaimFolder:
     def results(self, digest: str) -> Iterator[bytes]:
         """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""
         for number in sorted(self.finished(digest)):
-            yield self._run(self._store.get(self.task_key(digest, number))) or b""
+            yield run_blocking(self._store, self._store.get(self.task_key(digest, number))) or b""
 
     def forget_tasks(self) -> None:
         """Remove marks and notes, because the result is published, or other tasks will replace the values."""
@@ -185,13 +181,15 @@ class ClaimFolder:
         end, observed, is_interrupted = clock.monotonic() + wait, dict[str, Observed](), False
         while True:
             raise_if_cancelled()
-            keys = self._run(self._store.list_prefix(f"{self.path}/"))
+            keys = run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
             notes = [key for key in keys if key.startswith(f"{self.path}/run-")]
-            found = zip(notes, self._run(self._store.fetch([Request(key) for key in notes])), strict=True)
+            found = zip(
+                notes, run_blocking(self._store, self._store.fetch([Request(key) for key in notes])), strict=True
+            )
             running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(entry_of(note))]
             is_interrupted |= len(running) < len(notes)
             if not running:
-                self._run(self._store.erase_values(notes))
+                run_blocking(self._store, self._store.erase_values(notes))
                 return is_interrupted
             if clock.monotonic() > end:
                 raise WriteConflictError(
@@ -209,7 +207,7 @@ class ClaimFolder:
 
     def transaction(self) -> bytes:
         """Return the state of the transaction of the plan that is not finished; empty without one."""
-        return self._run(self._store.get(f"{self.path}/transaction")) or b""
+        return run_blocking(self._store, self._store.get(f"{self.path}/transaction")) or b""
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         """Store what will be published, so that another job can complete it if this process ends meanwhile."""
@@ -221,7 +219,7 @@ class ClaimFolder:
         Raises:
             StoreError: If the record is damaged.
         """
-        data = self._run(self._store.get(f"{self.path}/{JOB_RECORD}"))
+        data = run_blocking(self._store, self._store.get(f"{self.path}/{JOB_RECORD}"))
         if data is None:
             return None
         try:

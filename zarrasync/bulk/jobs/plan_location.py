@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import ignore_cancellation
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
@@ -18,11 +17,9 @@ from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, ReadOnlyError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN
-from zarrasync.nodes.node import JOB_FOLDER
+from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Store, resolve
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -167,9 +164,6 @@ class PlanLocation:
         """Whether the document lies on this machine."""
         return self.store.blocking
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self.store.blocking)
-
     def save(self, document: Mapping[str, Any]) -> None:
         """Store the document.
 
@@ -177,7 +171,7 @@ class PlanLocation:
             StoreError: If the store failed.
         """
         text = json.dumps(strict(document), allow_nan=False)
-        self._run(self.store.put(self.key, text.encode()))
+        run_blocking(self.store, self.store.put(self.key, text.encode()))
 
     def load(self) -> dict[str, Any] | None:
         """Return the document; ``None`` if it does not exist.
@@ -186,7 +180,7 @@ class PlanLocation:
             MetadataError: If it is not a plan.
             StoreError: If the store failed.
         """
-        data = self._run(self.store.get(self.key))
+        data = run_blocking(self.store, self.store.get(self.key))
         if data is None:
             return None
         try:
@@ -215,9 +209,9 @@ class PlanLocation:
         if digest and (self.load() or {}).get("digest") != digest:
             return
         try:
-            self._run(self.store.erase(self.key))
+            run_blocking(self.store, self.store.erase(self.key))
         except StoreError:
-            self._run(self.store.put(self.key, b'{"finished": true}'))
+            run_blocking(self.store, self.store.put(self.key, b'{"finished": true}'))
 
 
 def location_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanLocation:

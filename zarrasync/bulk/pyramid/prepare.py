@@ -200,11 +200,9 @@ class Pyramid:
             array = make_node(replace(handle, is_format_known=True), existing.metadata)
             if isinstance(array, AsyncArray) and self._is_same(planned, array.metadata):
                 return array, False
-            raise NodeExistsError(
+            raise handle.exists(
                 f"{handle.name} in {handle.store!r} exists and was not computed with the same parameters; pass "
-                "overwrite=True to replace the levels of the pyramid, or remove it",
-                path=handle.path,
-                store=repr(handle.store),
+                "overwrite=True to replace the levels of the pyramid, or remove it"
             )
         create = partial(create_node, handle, planned, overwrite=existing is not None, erase_leftovers=existing is None)
         created = make_node(await run_on_store(create, handle.store), planned)

@@ -198,26 +198,20 @@ def unknown_files(
 def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:
     others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
     first, (start, stop) = next(iter(changed.items()))
-    return _refusal(
+    return target.handle.exists(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
         f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
         f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or "
-        f"region={{{dim!r}: slice({start}, {stop})}} instead of append to write only the rows of this file again",
-        target,
+        f"region={{{dim!r}: slice({start}, {stop})}} instead of append to write only the rows of this file again"
     )
 
 
 def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
     place = f"{target.handle.name} in {target.handle.store!r}"
     key = sources_key(target.handle.store, join(target.handle.path, target.place))
-    return _refusal(
+    return target.handle.exists(
         f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} was written by another version, or is damaged, and the "
         f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
         f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} instead "
-        "of append to write existing rows again, or mode='w' to replace the dataset",
-        target,
+        "of append to write existing rows again, or mode='w' to replace the dataset"
     )
-
-
-def _refusal(message: str, target: Target) -> NodeExistsError:
-    return NodeExistsError(message, path=target.handle.path, store=repr(target.handle.store))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from zarrasync import config as settings
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._util import records
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import has_secrets, redacted_errors
@@ -41,11 +41,10 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.stores import CountingStore
 from zarrasync.stores.base import Transaction
 
-T = TypeVar("T")
 _NEW_PLAN = (
     "since the job was planned; repeat the call",
     "since the job was planned",
@@ -83,14 +82,11 @@ class PlannedJob:
         self._transaction, self._published = transaction, published or handle
         self._done = set[int]()  # tasks that this process has run
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self._handle.store.blocking)
-
     # -------------------------------------------------------------- commands
 
     def is_finished(self) -> bool:
         """Return whether an earlier command has published the result."""
-        target = self._run(read_target(self._published, self.plan.dim))
+        target = run_blocking(self._handle.store, read_target(self._published, self.plan.dim))
         return self.plan.digest in target.journal.finished and (self._claim.is_enabled or target.contains(self.plan))
 
     def finish(self, report: FilesReport, *, verify: bool) -> list[str]:
@@ -129,7 +125,7 @@ class PlannedJob:
             return True
         if not self.plan.is_new:
             return False
-        target = self._run(read_target(self._published, self.plan.dim))
+        target = run_blocking(self._handle.store, read_target(self._published, self.plan.dim))
         is_group_last = not self._handle.store.checks_bounds
         return target.contains(self.plan) or (is_group_last and bool(target.arrays))
 
@@ -139,14 +135,14 @@ class PlannedJob:
         """Make the destination ready for tasks."""
         plan, handle = self.plan, self._handle
         if handle.store.checks_bounds:  # a transaction, in which nothing is visible before it is committed
-            self._run(publish_arrays(plan, handle))
-            self._run(publish_group(plan, handle, is_complete=False))
+            run_blocking(self._handle.store, publish_arrays(plan, handle))
+            run_blocking(self._handle.store, publish_group(plan, handle, is_complete=False))
         for array in plan.arrays:
             if array.shape is not None:
                 target = plan.open(array, handle.store, handle.config)
                 present = target.metadata.with_shape(array.shape)
                 place = NodeHandle(handle.store, target.path, handle.format, handle.config)
-                self._run(erase_pending(place, present))
+                run_blocking(self._handle.store, erase_pending(place, present))
 
     def unfinished(self, report: FilesReport, progress: JobProgress | None) -> list[int]:
         """Return the numbers of the tasks that are not finished.
@@ -225,8 +221,8 @@ class PlannedJob:
             for changes in self._claim.folder.results(plan.digest):
                 forks.merge(changes)
         is_grown = self._handle.store.checks_bounds  # by ``prepare``, in a transaction
-        present = {} if is_grown else self._run(unchanged_arrays(plan, self._handle))
-        self._run(write_inline(plan, self._handle, verify=verify))
+        present = {} if is_grown else run_blocking(self._handle.store, unchanged_arrays(plan, self._handle))
+        run_blocking(self._handle.store, write_inline(plan, self._handle, verify=verify))
         if self._claim.is_enabled and self._transaction is None:
             record = publication_record(plan, self._handle, is_independent=self._is_independent)
             self._claim.begin_publishing(record)
@@ -250,15 +246,15 @@ class PlannedJob:
         Args:
             present: As for ``publish_arrays``.
         """
-        self._run(publish_arrays(self.plan, self._handle, present))
+        run_blocking(self._handle.store, publish_arrays(self.plan, self._handle, present))
         self._claim.check()
-        self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
+        run_blocking(self._handle.store, publish_group(self.plan, self._handle, is_independent=self._is_independent))
 
     def forget_finish(self) -> None:
         """Remove the record that an equal plan was finished before, because this one is not."""
-        target = self._run(read_target(self._handle, self.plan.dim))
+        target = run_blocking(self._handle.store, read_target(self._handle, self.plan.dim))
         if self.plan.digest in target.journal.finished:
-            self._run(publish_group(self.plan, self._handle, is_complete=False))
+            run_blocking(self._handle.store, publish_group(self.plan, self._handle, is_complete=False))
 
 
 def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool = False) -> list[str]:
@@ -423,7 +419,7 @@ class FilesWork(PlannedWork):
         if self.plan is not None and self.plan.is_new and not self.store.checks_bounds:
             handle = self.plan.handle(self.store, self.config)
             erasure = erase_arrays(handle, [array.name for array in self.plan.arrays])
-            bridge.run(erasure, blocking=self.store.blocking)
+            run_blocking(self.store, erasure)
 
 
 def _text(plan: FilesPlan, part: Part) -> str:

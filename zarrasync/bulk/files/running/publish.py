@@ -8,15 +8,14 @@ and the group's document, the journal contains rows beyond the dataset's, which 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.files.records.journal import JOURNAL, Journal, change_sources, read_sources
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
@@ -34,11 +33,10 @@ from zarrasync.nodes.consolidated import ConsolidatedCopies, replace_copies
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import FoundNode, find_all
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -302,7 +300,7 @@ def publication_record(plan: FilesPlan, handle: NodeHandle, *, is_independent: b
     """
     was_recorded = False
     if not plan.is_new:  # the journal may contain the same files, if their rows were removed from the arrays
-        was_recorded = bridge.run(_is_recorded(plan, handle), blocking=handle.store.blocking)
+        was_recorded = run_blocking(handle.store, _is_recorded(plan, handle))
     return {
         "plan": plan.recorded.to_json(),
         "was_recorded": was_recorded,
@@ -335,17 +333,16 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         raise claim.folder.damaged_record(error) from error
     place = plan.handle(handle.store, handle.config)
 
-    def run(call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=handle.store.blocking)
-
     paths = [plan.path, *(join(plan.path, array.name) for array in plan.arrays)]
-    group, *nodes = run(find_all(place, paths, (place.format,), strict=False))
-    if group is None or record.get("was_recorded", False) or not run(_is_recorded(plan, place)):
+    group, *nodes = run_blocking(handle.store, find_all(place, paths, (place.format,), strict=False))
+    if group is None or record.get("was_recorded", False) or not run_blocking(handle.store, _is_recorded(plan, place)):
         changes = [_change(plan, array, node, place) for array, node in zip(plan.arrays, nodes, strict=True)]
         if not plan.is_new and group is None:
             changes.insert(0, "the group does not exist any more")
         if not any(changes):
-            are_stored = run(gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays]))
+            are_stored = run_blocking(
+                handle.store, gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays])
+            )
             others = [array.name for array, is_stored in zip(plan.arrays, are_stored, strict=True) if not is_stored]
             changes += [f"{name!r} has other values" for name in others]
         if found := next(filter(None, changes), ""):
@@ -355,9 +352,9 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             )
             _log.warning("%s", note)
             return [note]
-        run(publish_arrays(plan, place))
+        run_blocking(handle.store, publish_arrays(plan, place))
         claim.check()
-    run(publish_group(plan, place, is_independent=record.get("is_independent", False)))
+    run_blocking(handle.store, publish_group(plan, place, is_independent=record.get("is_independent", False)))
     return []
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
@@ -38,7 +38,7 @@ from zarrasync.errors import SourceFilesError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata.conventions.cf_times import TimeUnits
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.node import JOB_FOLDER
+from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 
@@ -169,7 +169,7 @@ class TaskRunner:
             add_reports(report, own)
 
         items = [(array, run) for array in self.plan.arrays_of(part) for run in self.plan.runs_of(part)]
-        bridge.run(for_each(write, items, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
+        run_blocking(self.store, for_each(write, items, _CONCURRENT_ARRAYS))
 
     # -------------------------------------------------------------- reading
 
@@ -192,7 +192,7 @@ class TaskRunner:
             own = tuple(own_rows if axis == array.axis else part for axis, part in enumerate(region))
             if segment.source == STORED:
                 kept = kept_array(self.plan, array, self.store, self.config)
-                values = bridge.run(kept.view[own].read(), blocking=self.store.blocking)
+                values = run_blocking(self.store, kept.view[own].read())
                 parts.append(np.asarray(transfer.as_array(values, target.dtype, target.metadata.spec.fill_value)))
             else:
                 parts.append(self._read_file(array, target, segment.source, own))

@@ -256,14 +256,11 @@ class Reduction:
         source = Source(
             self.target.shape,
             self.target.dtype,
-            partial(self._read_now if is_blocking else self._read, present),
+            lambda region: drive(self._read(present, region)) if is_blocking else self._read(present, region),
             asynchronous=not is_blocking,
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
         return await Ingestion(source, self.target, chosen=chosen.keys()).run(progress, is_new=is_new, verify=verify)
-
-    def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
-        return drive(self._read(present, region))
 
     async def _read(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
         """Return the values of a region of the level. The level before is read part by part.
@@ -328,16 +325,12 @@ async def compute_level(reduction: Reduction, progress: Progress, *, resume: boo
             places = sorted((await _find_sources(reduction)).items())
     except UnsupportedOperation:  # the store cannot list
         pass
-    items, skipped = [], 0
-    for item in places:
-        if item[0] in existing:
-            skipped += 1
-        else:
-            items.append(item)
+    every_place = list(places)
+    items = [item for item in every_place if item[0] not in existing]
     report = await workers.share(partial(reduction.run, is_new=is_new), items, progress, source.store, target.store)
     if not workers.is_local:
         skip_of(progress)(target.nbytes - report.nbytes)
-    report.skipped = skipped
+    report.skipped = len(every_place) - len(items)
     return report
 
 

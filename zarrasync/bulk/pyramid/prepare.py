@@ -216,12 +216,12 @@ class Pyramid:
         """
         changes = self.request.changes
         array, target = self.source.array, handle_of(self.group).format
-        finest, source_format = array.metadata, handle_of(array).format
+        finest, is_finest = array.metadata, level == self.levels[0]
         chunks = finest.chunks if changes.chunks == "keep" else changes.chunks
         shards = changes.shards
         if shards == "keep":
             is_kept = finest.shards is not None and changes.chunks == "keep"
-            shards = finest.shards if is_kept else "auto" if target.has_shards and level != self.levels[0] else None
+            shards = finest.shards if is_kept else "auto" if target.has_shards and not is_finest else None
         if isinstance(chunks, tuple):
             chunks = tuple(min(chunk, max(n, 1)) for chunk, n in zip(chunks, level.shape, strict=True))
             if isinstance(shards, tuple):  # whole chunks that cover at most the array
@@ -230,14 +230,12 @@ class Pyramid:
                     for shard, chunk, n in zip(shards, chunks, level.shape, strict=True)
                 )
                 shards = tuple(chunk * max(count, 1) for chunk, count in zip(chunks, counts, strict=True))
-        is_finest = level == self.levels[0]
-        layout = (
-            changes if is_finest and finest.edges is not None else LayoutChanges(chunks, shards, changes.compressors)
-        )
-        plain = replace(finest, shape=level.shape, edges=None) if not is_finest else finest
-        planned = convert_metadata(plain, array.name, source_format, target, layout, notes)
-        if self._meaning().key_separator:
-            planned = replace(planned, keys=replace(planned.keys, separator=self._meaning().key_separator))
+        if not is_finest or finest.edges is None:
+            changes = LayoutChanges(chunks, shards, changes.compressors)
+        plain = finest if is_finest else replace(finest, shape=level.shape, edges=None)
+        planned = convert_metadata(plain, array.name, handle_of(array).format, target, changes, notes)
+        if separator := self._meaning().key_separator:
+            planned = replace(planned, keys=replace(planned.keys, separator=separator))
         names = tuple(axis.name or None for axis in self.source.axes)
         if target.has_dimension_names and any(names):
             planned = replace(planned, dimension_names=names)
@@ -249,11 +247,10 @@ class Pyramid:
         if self.shared is not None:
             values = _with_coordinates(values, self.shared)
         if self.is_geo:
-            all_names = [axis.name for axis in self.source.axes]
-            names = all_names[-2:]
-            if not handle_of(self.group).format.has_dimension_names and all(all_names):
-                values = {DIMENSIONS: all_names, **values}
-            values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)
+            names = [axis.name for axis in self.source.axes]
+            if not handle_of(self.group).format.has_dimension_names and all(names):
+                values = {DIMENSIONS: names, **values}
+            values = geo_level_attributes(values, names[-2:], self.source.affine, self.source.crs, level)
         if level == self.levels[0]:
             return values
         return {**values, ORIGIN: {**self._origin, "factors": list(level.factors)}}
@@ -281,14 +278,10 @@ class Pyramid:
     @property
     def _origin(self) -> dict[str, Any]:
         """The parameters of the computation, by which later calls recognize the same one."""
-        encoding, plain = self.encoding, {"method": self.method}
-        missing = [_as_json(number) for number in encoding.missing]
-        valid = [None if limit is None else _as_json(limit) for limit in encoding.valid]
-        return {
-            **plain,
-            **({"missing": missing} if missing else {}),
-            **({"valid": valid} if valid != [None, None] else {}),
-        }
+        missing = [_as_json(number) for number in self.encoding.missing]
+        valid = [None if limit is None else _as_json(limit) for limit in self.encoding.valid]
+        found = {"method": self.method, "missing": missing, "valid": valid if valid != [None, None] else None}
+        return {name: value for name, value in found.items() if value}
 
     def _group_attributes(self) -> dict[str, Any]:
         source, attributes, method = self.source, self.group.attrs, self.method
@@ -306,12 +299,15 @@ async def _update(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) 
 
 def _with_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return attributes that refer to no other coordinates than those with some names."""
-    result, text = dict(attributes), attributes.get("coordinates")
-    if isinstance(text, str):
-        result["coordinates"] = " ".join(name for name in text.split() if name in names)
-        if not result["coordinates"]:
-            del result["coordinates"]
-    return result
+    text = attributes.get("coordinates")
+    if not isinstance(text, str):
+        return dict(attributes)
+    kept = " ".join(name for name in text.split() if name in names)
+    return {
+        name: kept if name == "coordinates" else own
+        for name, own in attributes.items()
+        if kept or name != "coordinates"
+    }
 
 
 def _as_json(number: Any) -> Any:

@@ -194,9 +194,7 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: PyramidAxes) -> Py
             "described"
         )
     axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
-    located: set[str] = set()
-    left_out: dict[str, str] = {}
-    located |= (changes.scale or {}).keys()
+    located, left_out = set(changes.scale or ()), dict[str, str]()
     axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
     affine = context.affine or _affine_of(axes, context)
     parent = await parent_attributes(array)
@@ -270,9 +268,8 @@ def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
 
 
 def _affine(rows: Axis, columns: Axis) -> Affine:
-    assert rows.step is not None
-    assert columns.step is not None
-    return (columns.step, 0.0, columns.origin - columns.step / 2, 0.0, rows.step, rows.origin - rows.step / 2)
+    down, across = rows.step or 0.0, columns.step or 0.0
+    return (across, 0.0, columns.origin - across / 2, 0.0, down, rows.origin - down / 2)
 
 
 async def _with_stored_coordinates(
@@ -327,8 +324,7 @@ async def _locate(array: AsyncArray, axis: Axis, size: int, left_out: dict[str, 
             f"the coordinates of {axis.name!r} are left out, because {reason}; the levels count elements instead"
         )
         return axis
-    unit = node.attrs.get("units")
-    letter = node.attrs.get("axis")
+    unit, letter = node.attrs.get("units"), node.attrs.get("axis")
     is_map = letter in ("X", "Y") or "projection" in str(node.attrs.get("standard_name"))
     attributes = {**axis.attributes, **({"axis": letter or ""} if is_map else {})}
     return replace(
@@ -364,8 +360,7 @@ async def find_companions(
     found |= await _find(
         array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs]
     )
-    shared: dict[str, AsyncArray] = {}
-    left_out: dict[str, str] = {}
+    shared, left_out = dict[str, AsyncArray](), dict[str, str]()
     for name, node in found.items():
         if name in source.located and name not in source.left_out:
             continue

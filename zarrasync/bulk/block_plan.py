@@ -147,12 +147,9 @@ class BlockPlan:
 
     def is_stored(self, region: Region) -> bool:
         """Return whether an earlier run has stored all of a region. Always false if the region cuts stored values."""
-        if not self._stored:
-            return False
         grid = self._target.metadata.grid
-        if any(True for _ in partial_chunks(region, grid)):
-            return False
-        return all(coords in self._stored for coords in touched_chunks(region, grid))
+        is_whole = bool(self._stored) and next(partial_chunks(region, grid), None) is None
+        return is_whole and self._stored.issuperset(touched_chunks(region, grid))
 
     def to_source(self, region: Region) -> Region:
         """Return the region of the source that is written to a region of the array."""

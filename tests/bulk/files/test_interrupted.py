@@ -25,10 +25,10 @@ from tests.support.shifted_clock import ShiftedClock
 from tests.support.strict_s3 import BUCKET, s3_client, serve_s3
 from zarrasync import config, stores, sync
 from zarrasync._concurrency import clock
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.jobs import claim as claims
 from zarrasync.bulk.jobs.runs import Run
+from zarrasync.bulk.reports import FilesReport
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError, ZarrError
 

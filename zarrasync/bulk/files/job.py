@@ -22,13 +22,13 @@ from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
 from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
-from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.overwrite_guard import contains
+from zarrasync.bulk.reports import CheckReport, FilesReport
 from zarrasync.display.progress import JobProgress, ignore_progress
 from zarrasync.display.text import counted, listed
 from zarrasync.errors import (

@@ -266,10 +266,6 @@ class Claim(Lease):
 
     # -------------------------------------------------------------- publishing
 
-    def note_commit(self) -> None:
-        """Note that the result is published completely, such as by the commit of a transaction."""
-        self.update(committed=True)
-
     @property
     def is_committed(self) -> bool:
         """Whether an earlier owner of this claim has published its result completely."""

@@ -20,7 +20,7 @@ from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, Options, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, Options, PlannedWork, Task, TaskRun, plan_with_document
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
@@ -303,7 +303,7 @@ class ClaimedWork(PlannedWork):
             claim.folder.check_finished(self.digest, len(self.tasks))
         claim.check()
         report = self._run(self.publish(verify=verify))
-        claim.note_commit()  # before the marks of tasks are erased
+        claim.update(committed=True)  # before the marks of tasks are erased
         return report
 
     def is_visible(self, claim: Claim) -> bool:
@@ -337,17 +337,11 @@ async def begin_plan(work: ClaimedWork, location: PlanLocation) -> AsyncJobPlan:
         raise UnsupportedOperation(
             f"no plan of this job can be made for {work.store!r}, because its tasks would not share a commit; write it in one call"
         )
-    plan = AsyncJobPlan(work, location)
-    try:
-        document = plan.to_json()
-    except UnsupportedOperation:
-        if not location.is_inside:
-            raise
-        plan, document = AsyncJobPlan(work, None), None
+    plan, document = plan_with_document(work, location)
 
     def begin() -> None:
         with location.saving() as save:
-            work.begin(lambda: None if document is None else save(document))
+            work.begin(partial(save, document))
 
     await run_in_new_thread(begin)
     return plan

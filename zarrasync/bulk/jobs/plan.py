@@ -22,7 +22,7 @@ from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import measured
 from zarrasync.display.explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
@@ -369,6 +369,21 @@ class AsyncJobPlan:
 
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()  # the protocol of notebooks
+
+
+def plan_with_document(work: PlannedWork, location: PlanLocation) -> tuple[AsyncJobPlan, dict[str, Any] | None]:
+    """Return the plan for work, and its document; none in the destination if sources or the destination have no names.
+
+    Raises:
+        UnsupportedOperation: If they have no names, and the document would lie elsewhere.
+    """
+    plan = AsyncJobPlan(work, location)
+    try:
+        return plan, plan.to_json()
+    except UnsupportedOperation:
+        if not location.is_inside:
+            raise
+        return AsyncJobPlan(work, None), None
 
 
 def _numbers(task: Any) -> list[int]:

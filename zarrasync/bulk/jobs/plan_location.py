@@ -103,17 +103,19 @@ class PlanLocation:
     is_inside: bool
 
     @contextmanager
-    def saving(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """Yield a function that stores the document. If the block fails afterwards, a document outside is erased again.
+    def saving(self) -> Iterator[Callable[[Mapping[str, Any] | None], None]]:
+        """Yield a function that stores the document, if there is one. If the block fails afterwards, one outside is erased.
 
         One inside belongs to the claim of the destination.
         """
         is_saved = False
 
-        def save(document: Mapping[str, Any]) -> None:
+        def save(document: Mapping[str, Any] | None) -> None:
             nonlocal is_saved
-            is_saved = True  # before it is stored, as an error does not show whether it was
-            self.save(document)
+            if document is not None:
+                is_saved = True  # before it is stored, as an error does not show whether it was
+                text = json.dumps(strict(document), allow_nan=False)
+                run_blocking(self.store, self.store.put(self.key, text.encode()))
 
         try:
             yield save
@@ -163,15 +165,6 @@ class PlanLocation:
     def is_local(self) -> bool:
         """Whether the document lies on this machine."""
         return self.store.blocking
-
-    def save(self, document: Mapping[str, Any]) -> None:
-        """Store the document.
-
-        Raises:
-            StoreError: If the store failed.
-        """
-        text = json.dumps(strict(document), allow_nan=False)
-        run_blocking(self.store, self.store.put(self.key, text.encode()))
 
     def load(self) -> dict[str, Any] | None:
         """Return the document; ``None`` if it does not exist.

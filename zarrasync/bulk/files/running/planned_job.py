@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from zarrasync import config as settings
@@ -25,19 +24,17 @@ from zarrasync.bulk.files.running.publish import (
     unchanged_arrays,
     write_inline,
 )
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import Options, PlannedWork, Task, TaskRun
 from zarrasync.bulk.jobs.plan_location import NodeLocation
-from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.reports import FilesReport, add_reports
 from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import counted
 from zarrasync.errors import WriteConflictError
 from zarrasync.indexing.axis_cuts import count_touched
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
@@ -226,7 +223,9 @@ class PlannedJob:
         if self._claim.is_enabled and self._transaction is None:
             record = publication_record(plan, self._handle, is_independent=self._is_independent)
             self._claim.begin_publishing(record)
-        self.publish(present)
+        run_blocking(self._handle.store, publish_arrays(plan, self._handle, present))
+        self._claim.check()
+        run_blocking(self._handle.store, publish_group(plan, self._handle, is_independent=self._is_independent))
         if self._transaction is not None:
             self._commit(self._transaction, message)
         self._claim.is_published = True
@@ -234,21 +233,11 @@ class PlannedJob:
     def _commit(self, transaction: Transaction, message: str) -> None:
         try:
             transaction.commit(message, self.plan.path)
-            self._claim.note_commit()
+            self._claim.update(committed=True)
         except WriteConflictError as error:
             raise WriteConflictError(
                 f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
             ) from error
-
-    def publish(self, present: Mapping[str, ArrayMetadata] = MappingProxyType({})) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated.
-
-        Args:
-            present: As for ``publish_arrays``.
-        """
-        run_blocking(self._handle.store, publish_arrays(self.plan, self._handle, present))
-        self._claim.check()
-        run_blocking(self._handle.store, publish_group(self.plan, self._handle, is_independent=self._is_independent))
 
     def forget_finish(self) -> None:
         """Remove the record that an equal plan was finished before, because this one is not."""

@@ -21,7 +21,6 @@ from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_times, convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
@@ -29,7 +28,7 @@ from zarrasync.bulk.jobs.claim_folder import KEPT
 from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.reports import FilesReport, add_reports
 from zarrasync.bulk.scratch_folders import remove_abandoned_folders
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config

@@ -13,8 +13,9 @@ from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync._util.advice import in_terms_of
+from zarrasync.bulk.jobs.verification import difference
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.errors import ChecksumError, NodeExistsError, ShapeError, UnsupportedByFormat, UnsupportedOperation
+from zarrasync.errors import NodeExistsError, ShapeError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
@@ -406,10 +407,7 @@ async def copy_files(
             if verify:
                 (copied,) = await run_on_store(partial(dest.store.fetch, [Request(new_key)]), dest.store)
                 if copied is None or bytes(copied.data) != bytes(value.data):
-                    raise ChecksumError(
-                        f"verification failed: {new_key!r} in {dest.store!r} differs from {key!r} in {source!r}; "
-                        "another writer may have changed either of them"
-                    )
+                    raise difference(repr(new_key), dest.store, f"{key!r} in {source!r}")
         report.skipped += is_kept
         report.files += not is_kept
 

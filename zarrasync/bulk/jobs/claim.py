@@ -14,7 +14,6 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from zarrasync._concurrency import clock
@@ -327,9 +326,7 @@ class Claim(Lease):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         is_kept = error is not None and not self.is_published and "plan" in {**self.entry, **self._notes}
         is_kept |= bool(self.entry.get("cut"))
         self.restore() if is_kept else self.release()

@@ -226,7 +226,7 @@ class ClaimFolder:
             record = json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
             raise self.damaged_record(error) from error
-        if not isinstance(record, dict) or not isinstance(record.get("plan", {}), dict):
+        if not isinstance(record, dict):
             raise self.damaged_record("expected an object with a plan")
         return record
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from zarrasync._concurrency.cancel import ignore_cancellation
@@ -54,9 +53,7 @@ class Run(Lease):
             self._keep()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._permit is not None:
             self.stop()
             self._erase_note(is_over=self.is_lost)

@@ -78,10 +78,8 @@ class _NodeCheck:
             )
         for axis, size in zip(axes_of(metadata, axes), metadata.shape, strict=True):
             if axis.size not in (None, size):
-                message = (
-                    f"the attributes specify {axis.size:,} elements along {axis.name!r}, but the array has {size:,}"
-                )
-                self.add("error", "", message)
+                given = f"the attributes specify {axis.size:,} elements along {axis.name!r}"
+                self.add("error", "", f"{given}, but the array has {size:,}")
 
     # -------------------------------------------------------------- related nodes
 
@@ -125,7 +123,7 @@ class _NodeCheck:
             message = f"there are {len(expected)} axes ({', '.join(expected)}), but the level has {_shape(metadata)}"
             self.add("error", level.location, message)
         elif self.meaning.is_ordered and names is not None and names != expected:
-            message = f"the axes are {', '.join(expected)}, but the dimension names of the level {_texts(names)}"
+            message = f"the axes are {', '.join(expected)}, but the dimension names of the level are {', '.join(map(str, names))}"
             self.add("error", level.location, message)
         elif self.meaning.is_ordered and names is None and self.validation.root.format.has_dimension_names:
             message = f"the level has no dimension names; expected {', '.join(expected)}"
@@ -178,10 +176,6 @@ def _place_of_attributes(metadata: NodeMetadata, key: str) -> tuple[str, str]:
 
 def _shape(metadata: ArrayMetadata) -> str:
     return f"shape {metadata.shape}"
-
-
-def _texts(names: Sequence[str | None]) -> str:
-    return "are " + ", ".join(str(name) for name in names)
 
 
 # ------------------------------------------------------------------ dimensions
@@ -323,12 +317,10 @@ def _ome_validator(version: str, name: str) -> Callable[[Any], Any] | None:
     """Return the function that validates an object of OME-Zarr, or ``None`` if the library does not support it."""
     module, _, model = _OME_MODELS[name].partition(".")
     try:
-        validate: Callable[[Any], Any] = getattr(
-            import_module(f"ome_zarr_models.v{version.replace('.', '')}.{module}"), model
-        ).model_validate
+        found: Any = import_module(f"ome_zarr_models.v{version.replace('.', '')}.{module}")
+        return getattr(found, model).model_validate  # type: ignore[no-any-return]
     except (ImportError, AttributeError):
         return None
-    return validate
 
 
 def _problems(validate: Callable[[Any], Any], ome: Mapping[str, Any], prefix: str) -> list[Violation]:

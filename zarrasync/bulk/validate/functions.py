@@ -174,6 +174,7 @@ async def _check_chunks(validation: Validation, array: AsyncArray, progress: Pro
         validation.add("error", chunks.prefix or array.name, str(error))
         return
     stored = unprotected = 0
+    rest = array.nbytes
 
     async def check(key: str) -> None:
         nonlocal stored, unprotected
@@ -198,7 +199,6 @@ async def _check_chunks(validation: Validation, array: AsyncArray, progress: Pro
     except UnsupportedOperation:
         keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
     with part_of(progress, array.name, array.nbytes) as part:
-        rest = array.nbytes
 
         async def check_one(key: str) -> None:
             nonlocal rest

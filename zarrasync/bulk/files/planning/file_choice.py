@@ -84,8 +84,8 @@ def choose_files(
 
 def unread_files(headers: Sequence[FileHeader]) -> dict[str, str]:
     """Return the reason for each file whose header cannot be read, by name."""
-    names = {header.file.name: header.error for header in headers if header.error is not None}
-    return {name: reason_of(name, error) for name, error in names.items()}
+    bad = [(header.file.name, header.error) for header in headers if header.error is not None]
+    return {name: reason_of(name, error) for name, error in bad}
 
 
 def _plan(

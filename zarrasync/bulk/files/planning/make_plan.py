@@ -143,10 +143,9 @@ class _Layout:
         number, first, units = variables.axis(name), variables.header(0, name), variables.units(name)
         in_files = [variables.in_file(n, name) for n in range(len(variables.headers))]
         stored = variables.target.arrays.get(name)
-        shape, before = (
-            list(first.shape if stored is None else stored.shape),
-            None if stored is None else [*stored.shape],
-        )
+        shape, before = list(first.shape), None
+        if stored is not None:
+            shape, before = list(stored.shape), list(stored.shape)
         if number is not None:
             shape[number] = self._axis.length
             if before is not None and self._axis.moved is not None:  # without the rows that move
@@ -446,11 +445,10 @@ def _sizes(parameter: str, sizes: Mapping[str, Any], header: VariableHeader, chu
         size = sizes.get(dim, -1)
         if isinstance(size, bool) or not isinstance(size, Integral):
             raise TypeError(f"{parameter} must be a whole number along {dim!r}, found {size!r}")
-        size = int(size)
         if size == 0 or size < -1:
             raise ShapeError(f"{parameter} must be at least 1 along {dim!r}, found {size}")
-        if size < 0:
-            chunk = chunks[axis] if isinstance(chunks, tuple | list) else 1
-            size = max(1, math.ceil(n / chunk)) * chunk if parameter == "shards" else max(n, 1)
-        result.append(size)
+        if size < 0:  # the whole dimension, in shards as whole chunks
+            chunk = chunks[axis] if parameter == "shards" and isinstance(chunks, tuple | list) else 1
+            size = max(1, math.ceil(n / chunk)) * chunk
+        result.append(int(size))
     return tuple(result)

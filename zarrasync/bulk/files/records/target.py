@@ -19,7 +19,7 @@ from zarrasync.bulk.files.sources.headers import VariableHeader, dtype_text, is_
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions import XarrayProperties
+from zarrasync.metadata.conventions import XarrayProperties, axis_names
 from zarrasync.metadata.conventions.cf_attributes import FILL, inherited_attributes, parents_of_bounds
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
@@ -125,7 +125,7 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
             wanted="group",
         )
     arrays = {name: with_handle(array, handle_of(array).without_consolidated()) for name, array in await node.arrays()}
-    dims = {name: dimensions_of(array.metadata) for name, array in arrays.items()}
+    dims = {name: tuple(axis_names(array.metadata) or (None,) * array.ndim) for name, array in arrays.items()}
     target = Target(handle_of(node), node, arrays, dims)
     await _read_journal(target, journal_places(arrays, dim))
     if target.length(dim) and dims.get(dim) == (dim,):
@@ -169,22 +169,9 @@ async def read_constant(array: AsyncArray, dims: tuple[str | None, ...], small_b
     return {"digest": digest}
 
 
-def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:
-    """Return the names of an array's dimensions."""
-    properties = XarrayProperties(
-        metadata.dtype, metadata.attributes, metadata.dimension_names, metadata.fill_value, fill_is_missing=False
-    )
-    return properties.names_of_axes(metadata.ndim) or (None,) * metadata.ndim
-
-
 def stored_attributes(metadata: ArrayMetadata, format_: Format) -> dict[str, Any]:
     """Return the attributes of an array as a file would have them: also of the number for missing values."""
-    attributes = dict(metadata.attributes)
-    properties = XarrayProperties(
-        metadata.dtype, attributes, metadata.dimension_names, metadata.fill_value, format_.has_undefined_fill
-    )
-    missing = properties.missing_value
-    attributes.pop(FILL, None)
-    if missing is not None:
-        attributes[FILL] = missing
-    return attributes
+    own = metadata.attributes, metadata.dimension_names, metadata.fill_value
+    missing = XarrayProperties(metadata.dtype, *own, format_.has_undefined_fill).missing_value
+    others = {name: value for name, value in metadata.attributes.items() if name != FILL}
+    return others if missing is None else {**others, FILL: missing}

@@ -129,12 +129,11 @@ class SourceFile:
 
         The digest does not depend on signatures, which differ each time, nor on the user and the password.
         """
-        return self if self.is_recorded else SourceFile(_recorded(self.identity or self.url), self.size, self.stamp)
+        known = self.identity or self.url
+        return SourceFile(known if _RECORDED.fullmatch(known) else _recorded(known), self.size, self.stamp)
 
 
 def _recorded(url: str) -> str:
-    if _RECORDED.fullmatch(url):
-        return url
     path, _, query = url.partition("?") if "://" in url else (url, "", "")
     kept = [item for item in query.split("&") if not _SIGNATURE.match(item)]
     identity = "?".join([public_url(path), "&".join(kept)])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
-from zarrasync.bulk.files.sources.name_labels import check_pattern
+from zarrasync.bulk.files.sources.name_labels import parse_pattern
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS
 from zarrasync.display.progress import ProgressLike
 from zarrasync.metadata.create import check_options
@@ -99,7 +99,7 @@ class Parameters:
         for message in (message for message, is_given in needs.items() if is_given and not self.concat):
             raise ValueError(message)
         if source.labels:
-            check_pattern(source.labels)
+            parse_pattern(source.labels)
         vars(self)["region"] = _rows(self.region, self.concat)
 
     @property

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from zarrasync import config as settings
@@ -24,7 +24,7 @@ from zarrasync.bulk.files.running.publish import (
     unchanged_arrays,
     write_inline,
 )
-from zarrasync.bulk.files.running.tasks import FileWorkers
+from zarrasync.bulk.files.running.tasks import FileWorkers, TaskRunner, run_task
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
@@ -39,7 +39,7 @@ from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle, run_blocking
-from zarrasync.stores import CountingStore
+from zarrasync.stores import CountingStore, Store
 from zarrasync.stores.base import Transaction
 
 _NEW_PLAN = (
@@ -159,13 +159,16 @@ class PlannedJob:
     def run_tasks(self, run: TaskRun) -> None:
         """Run tasks, and mark each one. Tasks of a stored plan prepare the destination first, unless they have a fork of the store.
 
+        On other processes, tasks whose process ended are run again by another one. If the processes need forks of the store, the
+        changes of each task are merged when it has ended.
+
         Raises:
             SourceFilesError: If files cannot be read. The other tasks were run.
+            StoreError: If processes that run the same task ended several times, or the store failed.
         """
         plan, claim, report, bad = self.plan, self._claim, run.report, dict[str, str]()
-        store, forks = self._handle.store, self._handle.store.forks
-        fork = forks.fork() if self._is_independent and forks is not None else None
-        if self._is_independent and fork is None:
+        store, config, forks = self._handle.store, self._handle.config, self._handle.store.forks
+        if self._is_independent and forks is None:
             self.prepare()
         is_marked = run.workers.is_local and run.permit is None and len(plan.parts) > 1
 
@@ -186,8 +189,29 @@ class PlannedJob:
             claim.check()
             run.advance(nbytes)
 
-        own = replace(run, advance=written)
-        run.workers.run_tasks(plan, own, store, self._handle.config, fork=fork, mark=mark, done=done)
+        if run.workers.is_local:
+            files = run.workers.local_files(plan.reader, config)
+            fork = forks.fork() if self._is_independent and forks is not None else partial(_same, store)
+            for number in run.numbers:
+                runner = TaskRunner(plan, fork(), config, files, run.verify)
+                done(number, runner.run(plan.parts[number], mark(number), run.permit, written))
+        else:
+            own = run.workers.config_of_each(plan.reader, config)
+            open_store = partial(_same, store) if forks is None else forks.fork()
+
+            def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
+                part = plan.for_part(plan.parts[number])
+                return partial(run_task, part, mark(number), run.permit, open_store, own, verify=run.verify)
+
+            def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
+                part, changes = result
+                if changes and forks is not None:
+                    forks.merge(changes)
+                done(number, part)
+                if not part.bad_files:
+                    written(part.nbytes)
+
+            run.workers.run(run.numbers, call, ended)
         if bad and self._is_independent:
             has_changed = all(_NEW_PLAN[0] in reason for reason in bad.values())
             hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one"
@@ -244,6 +268,10 @@ class PlannedJob:
         target = run_blocking(self._handle.store, read_target(self._handle, self.plan.dim))
         if self.plan.digest in target.journal.finished:
             run_blocking(self._handle.store, publish_group(self.plan, self._handle, is_complete=False))
+
+
+def _same(store: Store) -> Store:
+    return store
 
 
 def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool = False) -> list[str]:

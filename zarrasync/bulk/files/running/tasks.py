@@ -25,7 +25,6 @@ from zarrasync.bulk.files.sources.conversions import check_strings, convert_time
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim_folder import KEPT
-from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import FilesReport, add_reports
@@ -275,7 +274,7 @@ class FileWorkers(Workers):
         if min(durations) * len(rest) <= _SHORT_SECONDS:
             return first + here(rest)
         found: dict[int, list[FileHeader]] = {}
-        own = self._config_of_each(options, config)
+        own = self.config_of_each(options, config)
 
         def call(start: int) -> Callable[[], list[FileHeader]]:
             return partial(read_headers, rest[start : start + _HEADERS_PER_CALL], options, own, names)
@@ -283,57 +282,7 @@ class FileWorkers(Workers):
         self.run(range(0, len(rest), _HEADERS_PER_CALL), call, found.__setitem__)
         return first + [header for number in sorted(found) for header in found[number]]
 
-    def run_tasks(
-        self,
-        plan: FilesPlan,
-        run: TaskRun,
-        store: Store,
-        config: Config,
-        *,
-        fork: Callable[[], Store] | None,
-        mark: Callable[[int], str],
-        done: Callable[[int, FilesReport], None],
-    ) -> None:
-        """Run tasks. On other processes, tasks whose process ended are run again by another one.
-
-        If the processes need forks of the store, the changes of each task are merged when it has ended.
-
-        Args:
-            plan: The job.
-            run: The call that runs the tasks.
-            store: The store of the destination.
-            config: The settings.
-            fork: Opens a fork of the store, if tasks of this process need one.
-            mark: Returns the key that marks a task as finished.
-            done: Called with the number and the report of each finished task.
-
-        Raises:
-            StoreError: If processes that run the same task ended several times, or the store failed.
-        """
-        if self.is_local:
-            files = self.local_files(plan.reader, config)
-            for number in run.numbers:
-                runner = TaskRunner(plan, store if fork is None else fork(), config, files, run.verify)
-                done(number, runner.run(plan.parts[number], mark(number), run.permit, run.advance))
-            return
-        own, forks = self._config_of_each(plan.reader, config), store.forks
-        open_store = partial(_same, store) if forks is None else forks.fork()
-
-        def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
-            part = plan.for_part(plan.parts[number])
-            return partial(run_task, part, mark(number), run.permit, open_store, own, verify=run.verify)
-
-        def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
-            report, changes = result
-            if changes and forks is not None:
-                forks.merge(changes)
-            done(number, report)
-            if not report.bad_files:
-                run.advance(report.nbytes)
-
-        self.run(run.numbers, call, ended)
-
-    def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
+    def config_of_each(self, options: ReaderOptions, config: Config) -> Config:
         """Return the settings of a process. All processes of this machine together use the threads of the settings.
 
         The memory budget is not divided: with less memory, each process would decode chunks of the files several times.
@@ -354,10 +303,6 @@ class FileWorkers(Workers):
 
 
 # ------------------------------------------------------------------ in other processes
-
-
-def _same(store: Store) -> Store:
-    return store
 
 
 class SharedFiles:

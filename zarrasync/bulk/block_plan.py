@@ -161,18 +161,14 @@ class BlockPlan:
         Raises:
             ShapeError: If the region is not a tuple of slices without steps.
         """
-        parts = region if isinstance(region, tuple) else (region,)
-        if len(parts) != len(self._source.shape) or not all(isinstance(part, slice) for part in parts):
+        parts, shape = region if isinstance(region, tuple) else (region,), self._source.shape
+        if len(parts) != len(shape) or not all(isinstance(part, slice) and part.step in (None, 1) for part in parts):
             raise ShapeError(
-                f"the region of a block must be a tuple of {len(self._source.shape)} slices, found {region!r}"
+                f"the region of a block must be a tuple of {len(shape)} slices without steps, found {region!r}"
             )
-        slices = []
-        for part, n, offset in zip(parts, self._source.shape, self.start, strict=True):
-            start, stop, step = part.indices(n)
-            if step != 1:
-                raise ShapeError(f"the slices of a block's region must have step 1, found {region!r}")
-            slices.append(slice(start + offset, max(start, stop) + offset))
-        return tuple(slices)
+        bounds = (part.indices(n) for part, n in zip(parts, shape, strict=True))
+        pairs = zip(bounds, self.start, strict=True)
+        return tuple(slice(start + offset, max(start, stop) + offset) for (start, stop, _), offset in pairs)
 
 
 # ------------------------------------------------------------------ regions that an iterable yields

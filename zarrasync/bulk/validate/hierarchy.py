@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -81,25 +81,24 @@ async def find_nodes(validation: Validation) -> None:
 
 async def _nodes_below(root: NodeHandle, on_error: Callable[[ZarrError, str], None]) -> dict[str, FoundNode]:
     """Return the nodes below a group by path, with groups without documents. Errors are reported with the path."""
-    nodes, level = dict[str, FoundNode](), [root]
-    while level:
-        parents, level = level, []
-        for parent in parents:
-            for name, is_implicit in (await parent.children(None)).items():
-                child = parent.at(join(parent.path, name))
-                try:
-                    (node,) = await find_all(child, [child.path], (child.format,))
-                except (MetadataError, InvalidKeyError, StoreError) as error:
-                    if isinstance(error, StoreError):
-                        check_partial(error)
-                    on_error(error, child.path)
-                    continue
-                if node is None and is_implicit:
-                    node = FoundNode(child.format, GroupMetadata())
-                if node is not None:
-                    nodes[child.path] = node
-                    if not _is_array(node) and not root.format.separates_metadata:
-                        level.append(child)
+    nodes, parents = dict[str, FoundNode](), deque([root])
+    while parents:
+        parent = parents.popleft()
+        for name, is_implicit in (await parent.children(None)).items():
+            child = parent.at(join(parent.path, name))
+            try:
+                (node,) = await find_all(child, [child.path], (child.format,))
+            except (MetadataError, InvalidKeyError, StoreError) as error:
+                if isinstance(error, StoreError):
+                    check_partial(error)
+                on_error(error, child.path)
+                continue
+            if node is None and is_implicit:
+                node = FoundNode(child.format, GroupMetadata())
+            if node is not None:
+                nodes[child.path] = node
+                if not _is_array(node) and not root.format.separates_metadata:
+                    parents.append(child)
     return nodes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -241,16 +241,10 @@ class FilesPlan:
 
     def segments_of(self, start: int, stop: int) -> list[Segment]:
         """Return the parts of segments between two rows."""
-        first = max(bisect_right(self.segments, start, key=lambda segment: segment.start) - 1, 0)
-        found = []
-        for number in range(first, len(self.segments)):
-            segment = self.segments[number]
-            if segment.start >= stop:
-                break
-            a, b = max(segment.start, start), min(segment.stop, stop)
-            if a < b:
-                found.append(Segment(a, b, segment.source, segment.offset + a - segment.start))
-        return found
+        first, last = (bisect_left(self.segments, row, key=lambda segment: segment.start) for row in (start, stop))
+        own = self.segments[max(first - 1, 0) : last]
+        parts = ((max(segment.start, start), min(segment.stop, stop), segment) for segment in own)
+        return [Segment(a, b, own.source, own.offset + a - own.start) for a, b, own in parts if a < b]
 
     def runs_of(self, part: Part) -> list[Part]:
         """Return the parts of a task that have no rows between them which it does not write."""

@@ -284,11 +284,8 @@ def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
             found=str(array_format.zarr_format),
             wanted=str(zarr_format),
         )
-    check_matches(
-        array.metadata,
-        f"{array.name} in {array.store!r}",
-        **{name: options[name] for name in _COMPARED if name in options},
-    )
+    compared = {name: options[name] for name in _COMPARED if name in options}
+    check_matches(array.metadata, f"{array.name} in {array.store!r}", **compared)
     parameters = {name: value for name, value in options.items() if name in _CHECKED and value is not None}
     if not parameters or (array.dtype.kind == "O" and "filters" not in parameters):  # objects require a filter
         return

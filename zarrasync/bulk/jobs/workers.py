@@ -136,9 +136,8 @@ class Workers:
                     clock.current().sleep_blocking(max(0.0, min(due for due, _ in delayed) - now))
                     continue
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
-                ended = ended or {
-                    future for future in running if future.cancelled()
-                }  # which does not wake a waiting thread
+                # A cancelled future does not wake a waiting thread.
+                ended = ended or {future for future in running if future.cancelled()}
                 if ended:
                     last = clock.monotonic()
                 elif clock.monotonic() - last > _SILENT_SECONDS:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Literal
 
+from zarrasync._util.json import to_plain
 from zarrasync.bulk.reports import Severity
 from zarrasync.bulk.validate.hierarchy import Validation
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -217,11 +218,7 @@ def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
     format_, stored = validation.root.format, set(keys)
     for path, node in validation.nodes.items():
         metadata, (_, _, name) = node.metadata, path.rpartition("/")
-        if (
-            not isinstance(metadata, ArrayMetadata)
-            or tuple(axis_names(metadata) or ()) != (name,)
-            or metadata.edges is not None
-        ):
+        if not isinstance(metadata, ArrayMetadata) or metadata.edges is not None or axis_names(metadata) != [name]:
             continue
         prefix, count = format_.chunk_prefix(path), metadata.grid.shape[0]
         present = _stored_chunks(stored, prefix, metadata.keys, count)
@@ -304,7 +301,7 @@ def _validate_ome(ome: Mapping[str, Any], prefix: str) -> list[Violation]:
     version = _OME_VERSION.fullmatch(str(ome.get("version")) if prefix else "0.4")
     if version is None:
         return []
-    plain = {**_plain(ome), "version": version[1]} if prefix else _plain(ome)
+    plain = {**to_plain(ome), "version": version[1]} if prefix else to_plain(ome)
     violations = []
     for name in _OME_MODELS.keys() & ome.keys():
         validate = _ome_validator(version[1], name)
@@ -342,10 +339,3 @@ def _location(prefix: str, parts: tuple[Any, ...]) -> str:
     """Return the location of a problem in JSON path notation."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return f"{prefix}{text.lstrip('.')}".rstrip(".")
-
-
-def _plain(value: Any) -> Any:
-    """Return a JSON value with plain dicts and lists."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value

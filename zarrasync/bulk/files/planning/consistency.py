@@ -39,10 +39,8 @@ def check_files(variables: Variables) -> None:
     except ShapeError as error:
         if not variables.stacks or not variables.dim or variables.target.group is not None:
             raise
-        dims = sorted(
-            {dim for header in variables.headers[:1] for own in header.variables.values() for dim in own.dims}
-        )
-        text = f"The files have no dimension {variables.dim!r}, so each of them is one row; they have {', '.join(dims)}"
+        dims = ", ".join(sorted({dim for own in variables.headers[0].variables.values() for dim in own.dims}))
+        text = f"The files have no dimension {variables.dim!r}, so each of them is one row; they have {dims}"
         raise ShapeError(f"{error}. {text}", found=error.found, wanted=error.wanted) from error
     _check_destination(variables)
 
@@ -135,9 +133,8 @@ def _check_destination(variables: Variables) -> None:
             f"the destination has rows of {missing[0]!r} along {dim!r}, which {first_url} does not have; all variables must "
             "get the same rows"
         )
-    if new := [
-        name for name in names if name not in target.arrays and name not in variables.parameters.reader.optional
-    ]:
+    known = {*target.arrays, *variables.parameters.reader.optional}
+    if new := [name for name in names if name not in known]:
         hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
         raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")
 

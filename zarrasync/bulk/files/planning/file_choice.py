@@ -145,14 +145,8 @@ def _signature(header: FileHeader, dim: str) -> tuple[Any, ...]:
         variable = header.variables[name]
         sizes = tuple((own, n) for own, n in zip(variable.dims, variable.shape, strict=True) if own != dim)
         numbers = tuple(repr(variable.attributes.get(key)) for key in PACKING)
-        return (
-            name,
-            sizes,
-            variable.dtype,
-            numbers,
-            None if dim in variable.dims else digest_of(variable),
-            variable.problem,
-        )
+        digest = None if dim in variable.dims else digest_of(variable)
+        return name, sizes, variable.dtype, numbers, digest, variable.problem
 
     return tuple(describe(name) for name in sorted(header.variables))
 

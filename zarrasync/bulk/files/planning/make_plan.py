@@ -420,11 +420,8 @@ def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:
     attributes = dict(header.attributes)
     missing = attributes.get(FILL, attributes.get(MISSING_VALUE))
     properties: dict[str, Any] = {"dimension_names": header.dims, "attributes": attributes}
-    if (
-        isinstance(missing, int | float)
-        and dtype.kind in "iuf"
-        and np.can_cast(np.min_scalar_type(missing), dtype, "same_kind")
-    ):
+    number: Any = missing if isinstance(missing, int | float) and dtype.kind in "iuf" else None
+    if number is not None and np.can_cast(np.min_scalar_type(number), dtype, "same_kind"):
         properties["fill_value"] = missing
     elif dtype.kind == "f":
         properties["fill_value"] = float("nan")

@@ -83,13 +83,10 @@ def match_files(variables: Variables) -> Match:
         count = sum(stop - start for start, stop in empty)
         notes.append(f"{counted(count, 'reserved row')} of {axis.length:,} still empty")
     spans: list[tuple[int, int, str] | None] = [*_spans(axis, labels, stored, variables)]
-    changed = [
-        number
-        for number in sorted(axis.skipped)
-        if variables.target.journal.rows_of_any(variables.headers[number].file)
-    ]
+    files, journal = [header.file for header in variables.headers], variables.target.journal
+    changed = [number for number in sorted(axis.skipped) if journal.rows_of_any(files[number])]
     if changed and variables.parameters.append:
-        names = listed([variables.headers[number].file.name for number in changed])
+        names = listed([files[number].name for number in changed])
         text = f"{counted(len(changed), 'file')} changed since its rows were added, which are kept: {names}"
         notes.append(f"{text}; pass on_duplicate='replace' to write them again")
         spans = [None if number in changed else span for number, span in enumerate(spans)]

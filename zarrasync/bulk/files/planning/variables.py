@@ -88,10 +88,8 @@ class Variables:
         first, *others = self.headers
         self._check_any()
         for header in others:
-            if (
-                different := first.variables.keys() - header.variables.keys()
-                or header.variables.keys() - first.variables.keys()
-            ):
+            own, present = first.variables.keys(), header.variables.keys()
+            if different := own - present or present - own:
                 name = min(different)
                 one, other = (first, header) if name in first.variables else (header, first)
                 raise ShapeError(
@@ -208,11 +206,8 @@ class Variables:
     def is_label(self, name: str) -> bool:
         """Return whether a variable labels an axis, or contains the bounds of such labels."""
         first = self.headers[0].variables[name]
-        return (
-            (first.is_coordinate and len(first.dims) < 2)
-            or name == self.dim
-            or self._parent_of_bounds(name) is not None
-        )
+        labels_axis = first.is_coordinate and len(first.dims) < 2
+        return labels_axis or name == self.dim or self._parent_of_bounds(name) is not None
 
     def _has_rows(self, name: str) -> bool:
         """Return whether a variable has a value for each row. All files are compared once."""
@@ -298,7 +293,7 @@ class Variables:
                 own.values,
                 self.own_units(header.time_attributes(name), first),
                 own.attributes,
-                f"{name!r} of {header.file.name}",
+                f"{name!r} of {own.place}",
             )
             for own, header in zip(self.all_headers(name), self.headers, strict=True)
             if own.values is not None

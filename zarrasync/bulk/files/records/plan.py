@@ -263,17 +263,16 @@ class FilesPlan:
         used = [number for number in used if number != STORED]
         numbers = {number: own for own, number in enumerate(used)}
         return replace(
-            self,
+            self.without_records(),
             files=[self.files[number] for number in used],
             arrays=[array.for_files(numbers) for array in self.arrays_of(part)],
             segments=[segment._replace(source=numbers.get(segment.source, STORED)) for segment in segments],
             parts=[part],
-            journal=(),
-            notes=(),
-            left_out=(),
-            moved_files=(),
-            empty=(),
         )
+
+    def without_records(self) -> FilesPlan:
+        """Return the plan without what only its publication and its report need."""
+        return replace(self, journal=(), notes=(), left_out=(), moved_files=(), empty=())
 
     @property
     def recorded(self) -> FilesPlan:
@@ -340,9 +339,8 @@ def split_rows(segments: Sequence[Segment], grids: Sequence[GridAxis], size: int
         starts = starts[grid.start_all(grid.find_all(starts)) == starts]
     first, stop = np.array([segment[:2] for segment in segments]).T
     count = np.cumsum(stop - first)
-    at = np.maximum(
-        np.searchsorted(first, starts, "right") - 1, 0
-    )  # the segment in which or after which a chunk begins
+    # The segment in which or after which a chunk begins.
+    at = np.maximum(np.searchsorted(first, starts, "right") - 1, 0)
     before = count[at] - np.clip(stop[at] - starts, 0, (stop - first)[at])  # the rows to write before it
     cuts = np.append(starts[np.unique(before // size, return_index=True)[1]], stop[-1])
     return [Part(*rows) for rows in pairwise(np.unique(np.clip(cuts, first[0], stop[-1])).tolist())]

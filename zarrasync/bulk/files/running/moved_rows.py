@@ -44,16 +44,12 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
     grids = [before[array.name].grid.axes[array.axis or 0] for array in arrays]
     size = max(1, _BLOCK_BYTES // max([1, *(array.row_bytes for array in arrays)]))
     back = replace(
-        plan,
+        plan.without_records(),
         length=length,
         files=(),
         arrays=[_changed(plan, array, after, before) for array in arrays],
         segments=segments,
         parts=split_rows(segments, grids, size),
-        journal=(),
-        notes=(),
-        left_out=(),
-        moved_files=(),
         empty=target.journal.reserved,
     )
     cut = replace(back, arrays=[_changed(plan, array, before, after) for array in arrays], length=moved)

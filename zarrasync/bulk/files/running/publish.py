@@ -279,11 +279,8 @@ async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[
         below, _ = await documents_below(handle.without_consolidated())
     changed = [key for array in plan.arrays for key in array.documents]
     values = await fetch_documents(handle.store, changed, handle.config)  # others may have changed attributes
-    below = {
-        **below,
-        **{key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None},
-    }
-    copied = {key: format_.copied_document(key, data) for key, data in below.items()}
+    stored = {key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None}
+    copied = {key: format_.copied_document(key, data) for key, data in {**below, **stored}.items()}
     return ConsolidatedCopies(format_.own_documents(path, rendered), copied)
 
 
@@ -298,14 +295,9 @@ def publication_record(plan: FilesPlan, handle: NodeHandle, *, is_independent: b
         handle: The location of the group.
         is_independent: Whether other processes have run the tasks of the plan.
     """
-    was_recorded = False
-    if not plan.is_new:  # the journal may contain the same files, if their rows were removed from the arrays
-        was_recorded = run_blocking(handle.store, _is_recorded(plan, handle))
-    return {
-        "plan": plan.recorded.to_json(),
-        "was_recorded": was_recorded,
-        "is_independent": is_independent,
-    }
+    # The journal may contain the same files, if their rows were removed from the arrays.
+    was_recorded = not plan.is_new and run_blocking(handle.store, _is_recorded(plan, handle))
+    return {"plan": plan.recorded.to_json(), "was_recorded": was_recorded, "is_independent": is_independent}
 
 
 def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:

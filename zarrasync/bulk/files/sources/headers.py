@@ -256,20 +256,13 @@ class FileHeader:
 
     def time_attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of a variable. Bounds inherit the units and the calendar of their coordinate."""
-        parent = self.parents.get(name)
-        return inherited_attributes(
-            self.variables[name].attributes, None if parent is None else self.variables[parent].attributes
-        )
+        parent = self.variables.get(self.parents.get(name, ""))
+        return inherited_attributes(self.variables[name].attributes, None if parent is None else parent.attributes)
 
     def row_count(self, dim: str) -> int | None:
         """Return the number of rows along a dimension, or ``None`` if no variable has it."""
-        sizes = (
-            size
-            for variable in self.variables.values()
-            for own, size in zip(variable.dims, variable.shape, strict=True)
-            if own == dim
-        )
-        return next(sizes, None)
+        variables = (variable for variable in self.variables.values() if dim in variable.dims)
+        return next((variable.shape[variable.dims.index(dim)] for variable in variables), None)
 
     def linked(self, names: Iterable[str]) -> set[str]:
         """Return the names of the variables that some variables need, and of those that these need, in turn.

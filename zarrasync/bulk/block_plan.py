@@ -99,10 +99,8 @@ class BlockPlan:
 
     @cached_property
     def _shapes(self) -> BlockShapes:
-        source = self._source
-        return BlockShapes(
-            self._target.metadata.grid, source.chunks, source.layout.get("shards"), self.start, self.stop
-        )
+        grid, source = self._target.metadata.grid, self._source
+        return BlockShapes(grid, source.chunks, source.layout.get("shards"), self.start, self.stop)
 
     def _blocks(self, concurrency: int) -> Blocks:
         """Return the blocks for a number of them in memory. They are only as large as saves decoding."""
@@ -202,9 +200,7 @@ class PairCoverage:
         if not self._complete.size or any(part.start >= part.stop for part in region):
             return
         touched = [self._touched(number, part) for number, part in enumerate(region)]
-        complete = [
-            self._covered(number, part, *at) for number, (part, at) in enumerate(zip(region, touched, strict=True))
-        ]
+        complete = [self._covered(number, part, *touched[number]) for number, part in enumerate(region)]
         inside = zip(complete, self._first, strict=True)
         self._complete[tuple(slice(a - first, max(a, b) - first) for (a, b), first in inside)] = True
         if complete == touched:

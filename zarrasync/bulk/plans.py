@@ -26,9 +26,8 @@ from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import resolve
 
-_KINDS: dict[str, type[CopyWork | FilesWork | PyramidWork]] = {
-    work.kind: work for work in (CopyWork, FilesWork, PyramidWork)
-}
+_WORK: tuple[type[CopyWork | FilesWork | PyramidWork], ...] = CopyWork, FilesWork, PyramidWork
+_KINDS = {work.kind: work for work in _WORK}
 """The work of each kind of job."""
 
 

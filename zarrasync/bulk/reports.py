@@ -72,11 +72,8 @@ class CopyReport(JobReport):
         return _tables("array", self.members, columns)
 
     def to_dict(self) -> dict[str, Any]:
-        members = {
-            path: {name: getattr(member, name) for name in ("blocks", "skipped", "nbytes", "seconds")}
-            for path, member in self.members.items()
-        }
-        return {**vars(self), "members": members}
+        names, members = ("blocks", "skipped", "nbytes", "seconds"), self.members.items()
+        return {**vars(self), "members": {path: {n: getattr(own, n) for n in names} for path, own in members}}
 
     def __repr__(self) -> str:
         return self.to_text()
@@ -267,10 +264,8 @@ def _tables(kind: str, reports: Mapping[str, Any], columns: Mapping[str, str]) -
         return value if isinstance(value, str) else _SIZES.get(name, "{:,}".format)(value)
 
     heads = [name if attribute == "extent" else f">{name}" for name, attribute in columns.items()]
-    rows = [
-        (printable(name), *(cell(report, attribute) for attribute in columns.values()))
-        for name, report in reports.items()
-    ]
+    cells = {name: [cell(report, attribute) for attribute in columns.values()] for name, report in reports.items()}
+    rows = [(printable(name), *own) for name, own in cells.items()]
     return [Table((kind, *heads), rows)] if rows else []
 
 

@@ -71,9 +71,8 @@ def from_zarr(
     meta = np.empty((0,) * array.ndim, object if array.dtype.kind == "T" else array.dtype)
     if array.dtype.kind == "T":
         meta = meta.astype(array.dtype)
-    return da.from_array(
-        array, chunks=blocks, name=name, lock=False, asarray=False, inline_array=inline_array, meta=meta
-    )
+    kept: dict[str, Any] = {"lock": False, "asarray": False, "inline_array": inline_array, "meta": meta}
+    return da.from_array(array, chunks=blocks, name=name, **kept)
 
 
 def _automatic_blocks(array: sync.Array) -> tuple[Any, ...]:

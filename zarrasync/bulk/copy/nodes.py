@@ -72,9 +72,8 @@ def _plan_copy(
     metadata, source = node.metadata, handle_of(node).format
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        planned = convert_metadata(
-            metadata, node.name, source, target, changes, report.notes, has_named_dimensions=has_names
-        )
+        own = node.name, source, target, changes, report.notes
+        planned = convert_metadata(metadata, *own, has_named_dimensions=has_names)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=convert_ome(metadata.attributes, node.name, source, target, report.notes))
@@ -140,9 +139,8 @@ async def create_copies(
             (existing,) = await find_all(handle, [handle.path], (handle.format,))
             if existing is not None:
                 return await _reuse(handle, planned[path], existing.metadata)
-        created = await create_node(
-            handle, planned[path], overwrite=overwrite and not path, erase_leftovers=erase_leftovers
-        )
+        replaces = overwrite and not path
+        created = await create_node(handle, planned[path], overwrite=replaces, erase_leftovers=erase_leftovers)
         return make_node(created, planned[path])
 
     listed = target
@@ -233,9 +231,8 @@ async def consolidated_groups(nodes: Nodes) -> list[str]:
     paths = [node.path for node in groups.values()]
     find_copies = partial(find_all, source, paths, (source.format,), consolidated=None)
     found = await run_on_store(find_copies, source.store)
-    return [
-        path for path, node in zip(groups, found, strict=True) if node is not None and node.consolidated is not None
-    ]
+    pairs = zip(groups, found, strict=True)
+    return [path for path, node in pairs if node is not None and node.consolidated is not None]
 
 
 async def consolidate_copies(paths: Iterable[str], target: NodeHandle, notes: list[str]) -> None:
@@ -263,10 +260,9 @@ def layout_of(changes: LayoutChanges, path: str, metadata: ArrayMetadata) -> Lay
     compressors = changes.compressors
     if _is_by_array(compressors):
         compressors = compressors.get(path, "keep")
-    chunks, shards = metadata.chunks, metadata.shards or metadata.chunks
-    return LayoutChanges(
-        _shape(changes.chunks, path, metadata, chunks), _shape(changes.shards, path, metadata, shards), compressors
-    )
+    chunks = _shape(changes.chunks, path, metadata, metadata.chunks)
+    shards = _shape(changes.shards, path, metadata, metadata.shards or metadata.chunks)
+    return LayoutChanges(chunks, shards, compressors)
 
 
 def check_names(changes: LayoutChanges, arrays: Mapping[str, ArrayMetadata]) -> None:

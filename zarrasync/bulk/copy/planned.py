@@ -173,11 +173,8 @@ class CopyWork(ClaimedWork):
     @cached_property
     def layout_digest(self) -> str:
         """A digest of the arrays of the copy, by which a later call knows that it resumes the same copy."""
-        layouts = {
-            path: render_texts(self.format, path, replace(metadata, attributes={}, source=None))
-            for path, metadata in self._planned.items()
-        }
-        return digest_of(layouts)
+        plain = {path: replace(own, attributes={}, source=None) for path, own in self._planned.items()}
+        return digest_of({path: render_texts(self.format, path, metadata) for path, metadata in plain.items()})
 
     def _interrupted(self, *, resume: bool) -> str:
         place = f"{self._target.name} in {self.store!r}"

@@ -103,12 +103,9 @@ class Job:
             raise header.error
 
         async def store() -> None:
-            handle = self.handle
-            mode: Any = self._parameters.mode if self._parameters.mode in ("w", "w-") else "a"
-            opened = open_group(
-                handle.store, path=handle.path, mode=mode, zarr_format=handle.format.zarr_format, config=handle.config
-            )
-            group = await run_on_store(lambda: opened, handle.store)
+            handle, mode = self.handle, self._parameters.mode if self._parameters.mode in ("w", "w-") else "a"
+            options: Any = {"mode": mode, "zarr_format": handle.format.zarr_format, "config": handle.config}
+            group = await run_on_store(partial(open_group, handle.store, path=handle.path, **options), handle.store)
             if not header.attributes.items() <= group.attrs.items():
                 await group.update_attributes(header.attributes)
 
@@ -296,11 +293,9 @@ class Job:
         parameters = self._parameters
         if self._is_replaced:
             self._refuse_own_sources()
-        target = (
-            Target(self.handle)
-            if self._is_replaced
-            else run_blocking(self.handle.store, read_target(self.handle, parameters.dim))
-        )
+        target = Target(self.handle)
+        if not self._is_replaced:
+            target = run_blocking(self.handle.store, read_target(self.handle, parameters.dim))
         if parameters.reader.labels is None:
             target.labels = None
         self._check_destination(target)

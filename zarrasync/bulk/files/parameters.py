@@ -123,13 +123,8 @@ class Parameters:
     def digest(self) -> str:
         """A digest of the parameters that determine the stored values of a new dataset."""
         source, layout = self.source, self.layout
-        reader = [
-            source.group,
-            source.decode,
-            source.dims,
-            *([source.engine_options] * bool(source.engine_options)),
-            *([source.labels] * (source.labels != "")),
-        ]
+        rarer = [*([source.engine_options] * bool(source.engine_options)), *([source.labels] * (source.labels != ""))]
+        reader = [source.group, source.decode, source.dims, *rarer]
         options = {name: value for name, value in layout.options.items() if name != "zarr_format"}
         values = [self.dim, sorted(source.variables), options, layout.encoding, reader]
         digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]

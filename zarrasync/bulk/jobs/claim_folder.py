@@ -183,10 +183,9 @@ class ClaimFolder:
             raise_if_cancelled()
             keys = run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
             notes = [key for key in keys if key.startswith(f"{self.path}/run-")]
-            found = zip(
-                notes, run_blocking(self._store, self._store.fetch([Request(key) for key in notes])), strict=True
-            )
-            running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(entry_of(note))]
+            values = run_blocking(self._store, self._store.fetch([Request(key) for key in notes]))
+            found = zip(notes, map(entry_of, values), strict=True)
+            running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(note)]
             is_interrupted |= len(running) < len(notes)
             if not running:
                 run_blocking(self._store, self._store.erase_values(notes))

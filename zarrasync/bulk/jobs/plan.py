@@ -160,10 +160,8 @@ class PlannedWork(ABC):
         permit, sizes = claim.permit_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
         finished = claim.folder.finished(self.digest) & sizes.keys()
         report.skipped, name = len(finished), f"{self.kind} {job_name(self.store, self.path)}"
-        with (
-            closing(self.new_workers(executor)) as workers,
-            measured(report, progress, sum(sizes.values()), name) as advance,
-        ):
+        total = sum(sizes.values())
+        with closing(self.new_workers(executor)) as workers, measured(report, progress, total, name) as advance:
             skip_of(advance)(sum(sizes[number] for number in finished))
             waiting = [number for number in numbers if number not in finished]
             self.run_tasks(TaskRun(waiting, workers, permit, report, advance, verify))

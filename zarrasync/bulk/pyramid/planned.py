@@ -81,9 +81,8 @@ class PyramidWork(ClaimedWork):
             [Output(level.path, source, metadata, level.factors)]
             for level, source, metadata in zip(pyramid.levels, above, planned, strict=False)
         ]
-        documents = [
-            render_texts(handle.format, level.path, own) for level, own in zip(pyramid.levels, planned, strict=True)
-        ]
+        paths = [level.path for level in pyramid.levels]
+        documents = [render_texts(handle.format, *pair) for pair in zip(paths, planned, strict=True)]
         boxes, sizes = make_tasks(stages[0 if is_copied else 1 :], tasks)
         return cls(
             source=source,
@@ -96,7 +95,7 @@ class PyramidWork(ClaimedWork):
             left_out=tuple(pyramid.left_out),
             is_copied=is_copied,
             request=pyramid.request,
-            levels=[level.path for level in pyramid.levels],
+            levels=paths,
             layout=digest_of(documents),
         )
 
@@ -195,9 +194,8 @@ class PyramidWork(ClaimedWork):
                         reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
                         done = await compute_level(reduction, advance, resume=not is_new, workers=workers)
                     seconds = clock.monotonic() - started
-                    report.levels.append(
-                        LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds)
-                    )
+                    counts = done.blocks, done.skipped, done.nbytes
+                    report.levels.append(LevelReport(level.path, level.shape, *counts, seconds))
                     above = stored
                     claim.check()
                 await self.end_writes(claim, workers)

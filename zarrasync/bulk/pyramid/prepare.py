@@ -225,10 +225,8 @@ class Pyramid:
         if isinstance(chunks, tuple):
             chunks = tuple(min(chunk, max(n, 1)) for chunk, n in zip(chunks, level.shape, strict=True))
             if isinstance(shards, tuple):  # whole chunks that cover at most the array
-                counts = (
-                    min(shard // chunk, -(-n // chunk))
-                    for shard, chunk, n in zip(shards, chunks, level.shape, strict=True)
-                )
+                sizes = zip(shards, chunks, level.shape, strict=True)
+                counts = (min(shard // chunk, -(-n // chunk)) for shard, chunk, n in sizes)
                 shards = tuple(chunk * max(count, 1) for chunk, count in zip(chunks, counts, strict=True))
         if not is_finest or finest.edges is None:
             changes = LayoutChanges(chunks, shards, changes.compressors)
@@ -302,12 +300,8 @@ def _with_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> 
     text = attributes.get("coordinates")
     if not isinstance(text, str):
         return dict(attributes)
-    kept = " ".join(name for name in text.split() if name in names)
-    return {
-        name: kept if name == "coordinates" else own
-        for name, own in attributes.items()
-        if kept or name != "coordinates"
-    }
+    result = {**attributes, "coordinates": " ".join(name for name in text.split() if name in names)}
+    return {name: own for name, own in result.items() if own or name != "coordinates"}
 
 
 def _as_json(number: Any) -> Any:
@@ -389,10 +383,8 @@ async def _check_names(source: PyramidSource, group: AsyncGroup) -> None:
     """
     if source.meaning.levels or source.path.endswith("0"):
         return
-    others = [
-        name for name in await group.array_keys() if name != source.path and not name.startswith(f"{source.path}_")
-    ]
-    if others:
+    names = [name for name in await group.array_keys() if name != source.path]
+    if others := [name for name in names if not name.startswith(f"{source.path}_")]:
         raise NodeTypeError(
             f"the group of {source.array.name} contains other arrays ({', '.join(others[:5])}), so levels of other shapes "
             "would make it unreadable for xarray; pass dest, such as another path of the same store",

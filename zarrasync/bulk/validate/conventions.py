@@ -57,10 +57,9 @@ class _NodeCheck:
         for violation in (*own, *_new(library_violations(self.metadata, self.meaning), own)):
             self.add(violation.severity, violation.location, violation.message)
         if isinstance(self.metadata, ArrayMetadata):
-            parent = meanings.get(self.path.rpartition("/")[0]) if self.path else None
-            context = (
-                parent.for_member(self.path.rpartition("/")[2], self.meaning, is_array=True) if parent else self.meaning
-            )
+            above, _, name = self.path.rpartition("/")
+            parent = meanings.get(above) if self.path else None
+            context = parent.for_member(name, self.meaning, is_array=True) if parent else self.meaning
             self._check_array(self.metadata, context.axes)
         if self.validation.is_complete:
             self._check_links(meanings)
@@ -74,9 +73,8 @@ class _NodeCheck:
         names = axis_names(metadata) or ()
         missing = [axis.name for axis in listed if axis.name and axis.name not in names]
         if missing:
-            self.add(
-                "error", "", f"no axis of the array has the name {', '.join(map(repr, missing))}: {_shape(metadata)}"
-            )
+            unknown = ", ".join(map(repr, missing))
+            self.add("error", "", f"no axis of the array has the name {unknown}: {_shape(metadata)}")
         for axis, size in zip(axes_of(metadata, axes), metadata.shape, strict=True):
             if axis.size not in (None, size):
                 given = f"the attributes specify {axis.size:,} elements along {axis.name!r}"
@@ -112,10 +110,8 @@ class _NodeCheck:
             if metadata.ndim != before.ndim:
                 continue
             if metadata.dtype != before.dtype:
-                types = f"{metadata.dtype.name} and {before.dtype.name}"
-                self.add(
-                    "error", level.location, f"the levels {finer.path} and {level.path} have the data types {types}"
-                )
+                paths, types = f"{finer.path} and {level.path}", f"{metadata.dtype.name} and {before.dtype.name}"
+                self.add("error", level.location, f"the levels {paths} have the data types {types}")
             self._check_sizes((finer, before), (level, metadata))
 
     def _check_level(self, level: Level, metadata: ArrayMetadata) -> None:
@@ -158,11 +154,11 @@ class _NodeCheck:
 def _new(violations: Sequence[Violation], known: Sequence[Violation]) -> list[Violation]:
     """Return the violations that are not at, above or below the location of a known one."""
     locations = [violation.location for violation in known]
-    return [
-        violation
-        for violation in violations
-        if not any(violation.location.startswith(place) or place.startswith(violation.location) for place in locations)
-    ]
+
+    def is_known(location: str) -> bool:
+        return any(location.startswith(place) or place.startswith(location) for place in locations)
+
+    return [violation for violation in violations if not is_known(violation.location)]
 
 
 def _place_of_attributes(metadata: NodeMetadata, key: str) -> tuple[str, str]:
@@ -189,9 +185,8 @@ _LOOKUPS = 1000
 def check_lengths(validation: Validation) -> None:
     """Report dimensions whose size differs between arrays of a group, as after an interrupted append."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
-    levels = {
-        path: {level.path for level in meaning_of(node.metadata).levels} for path, node in validation.nodes.items()
-    }
+    meanings = {path: meaning_of(node.metadata) for path, node in validation.nodes.items()}
+    levels = {path: {level.path for level in meaning.levels} for path, meaning in meanings.items()}
     for path, node in validation.nodes.items():
         group, _, name = path.rpartition("/")
         if not isinstance(node.metadata, ArrayMetadata) or not path or group not in validation.nodes:
@@ -224,10 +219,8 @@ def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
         present = _stored_chunks(stored, prefix, metadata.keys, count)
         missing = metadata.shape[0] - present * metadata.write_chunks[0]
         if present and missing > 1:
-            message = (
-                f"the last {missing:,} values of the coordinate are not stored. If an append was interrupted, write "
-            )
-            message += f"its rows, or remove them: shrink the arrays along {name!r} with resize()"
+            message = f"the last {missing:,} values of the coordinate are not stored. If an append was interrupted, "
+            message += f"write its rows, or remove them: shrink the arrays along {name!r} with resize()"
             validation.add("note", format_.document_keys(path, ArrayMetadata)[0], message)
 
 
@@ -328,10 +321,8 @@ def _problems(validate: Callable[[Any], Any], ome: Mapping[str, Any], prefix: st
         except Exception as error:
             errors = getattr(error, "errors", None)  # of pydantic
             details: Any = [{"loc": (), "msg": str(error)}] if errors is None else errors()
-            return [
-                Violation("error", _location(prefix, item["loc"]), f"{item['msg']} (ome-zarr-models)")
-                for item in details
-            ]
+            found = [(_location(prefix, item["loc"]), item["msg"]) for item in details]
+            return [Violation("error", location, f"{text} (ome-zarr-models)") for location, text in found]
     return [Violation("warning", prefix.rstrip("."), f"{item.message} (ome-zarr-models)") for item in caught]
 
 

@@ -130,9 +130,8 @@ async def _find_other_formats(handle: NodeHandle) -> list[FoundNode]:
     """Return the nodes of other formats at the same path."""
     if handle.format.separates_metadata:
         return []
-    formats = [
-        format_ for format_ in CANDIDATES if format_.unread_entry_point is None and not format_.is_same(handle.format)
-    ]
+    others = (format_ for format_ in CANDIDATES if not format_.is_same(handle.format))
+    formats = [format_ for format_ in others if format_.unread_entry_point is None]
     try:
         return [node for node in await find_all(handle, [handle.path], formats, strict=False) if node is not None]
     except MetadataError:
@@ -264,7 +263,6 @@ async def check_consolidated(validation: Validation, documents: Mapping[str, byt
 
 def _own_documents(node: FoundNode) -> list[dict[str, Any]]:
     """Return the documents of a node without the consolidated metadata that they contain."""
-    documents = node.metadata.source.documents.values() if node.metadata.source is not None else ()
-    return [
-        {name: value for name, value in document.items() if name != "consolidated_metadata"} for document in documents
-    ]
+    source, copies = node.metadata.source, "consolidated_metadata"
+    documents = source.documents.values() if source is not None else ()
+    return [{name: value for name, value in document.items() if name != copies} for document in documents]

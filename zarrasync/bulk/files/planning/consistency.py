@@ -89,11 +89,8 @@ def _check_readable(variables: Variables) -> None:
         problems = {name: problem for name in variables.names if (problem := header.variables[name].problem)}
         if not problems:
             continue
-        others = [
-            name
-            for name, variable in header.variables.items()
-            if not variable.problem and problems.keys().isdisjoint(variable.dims)
-        ]
+        good = {name: own.dims for name, own in header.variables.items() if not own.problem}
+        others = [name for name, dims in good.items() if problems.keys().isdisjoint(dims)]
         (first, reason), *more = problems.items()
         also = "".join(f"; {name!r} neither: {text}" for name, text in more[:_MOST_PROBLEMS])
         also += f"; and {len(more) - _MOST_PROBLEMS} more" if len(more) > _MOST_PROBLEMS else ""
@@ -191,9 +188,8 @@ def _stored_form(
         check_strings(name, values, "", array.dtype)  # they would be cut
         return convert_values(values, array.dtype, name).transpose(axes)
 
-    place = NodeHandle(
-        CountingStore(MemoryStore()), "", target.handle.format, target.handle.config, is_format_known=True
-    )
+    store = CountingStore(MemoryStore())
+    place = NodeHandle(store, "", target.handle.format, target.handle.config, is_format_known=True)
     copy, source = AsyncArray(place, array.metadata), Source(array.shape, array.dtype, read_in_order)
 
     async def write_and_read() -> Mapping[str, Any]:

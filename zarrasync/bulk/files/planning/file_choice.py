@@ -177,10 +177,8 @@ def unknown_files(
         return new, []
     if new and parameters.append and not target.journal.is_readable:
         raise _incomplete(new, target, parameters.dim)
-    spans = {file: target.journal.rows_of_any(file) for file in new}
-    changed = {
-        file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
-    }
+    spans = ((file, target.journal.rows_of_any(file)) for file in new)
+    changed = {file: rows[:2] for file, rows in spans if rows and rows.start < min(rows.stop, length)}
     if not changed or not parameters.append or parameters.on_duplicate == "replace":
         return new, []
     if parameters.on_duplicate != "skip":

@@ -110,9 +110,8 @@ def _split_into_tasks(
     rows = sum(segment.stop - segment.start for segment in axis.segments)
     size = -(-rows // tasks) if tasks else max(1, _TASK_BYTES // max(sum(array.row_bytes for array in growing), 1))
     grids = [metadata[array.name].grid.axes[array.axis or 0] for array in growing]
-    return split_rows(axis.segments, grids, size) + [
-        Part(array=array.name) for array in arrays if array.kind == "whole"
-    ]
+    whole = [Part(array=array.name) for array in arrays if array.kind == "whole"]
+    return split_rows(axis.segments, grids, size) + whole
 
 
 class _Layout:

@@ -378,9 +378,8 @@ def _spans(
         rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
     if labels is None or stored is None:
         return [(*rows.get(number, (0, 0)), "") for number in range(len(variables.headers))]
-    rows |= {
-        n: (axis.ends[n], axis.ends[n]) for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends
-    }
+    left_out = [n for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends]
+    rows |= {n: (axis.ends[n], axis.ends[n]) for n in left_out}
     spans = [rows.get(number, (0, 0)) for number in range(len(labels))]
     return [(start, stop, digest_rows(stored, start, stop)) for start, stop in spans]
 

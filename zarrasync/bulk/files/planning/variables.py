@@ -288,14 +288,11 @@ class Variables:
         first = units_of(attributes) or self._units_of_durations(name, attributes)
         if requested is not None or first is None or self.axis(name) is None:
             return requested or first
+        pairs = zip(self.all_headers(name), self.headers, strict=True)
+        known = [(own, self.own_units(header.time_attributes(name), first)) for own, header in pairs]
         parts = [
-            (
-                own.values,
-                self.own_units(header.time_attributes(name), first),
-                own.attributes,
-                f"{name!r} of {own.place}",
-            )
-            for own, header in zip(self.all_headers(name), self.headers, strict=True)
+            (own.values, units, own.attributes, f"{name!r} of {own.place}")
+            for own, units in known
             if own.values is not None
         ]
         if self.parameters.reserve and name == self.dim and parts:

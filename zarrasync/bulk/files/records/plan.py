@@ -202,9 +202,8 @@ class FilesPlan:
     @property
     def added(self) -> tuple[int, int]:
         """The first row that the job adds to the dataset, and the row after its last one."""
-        lengths = [
-            array.shape[array.axis] for array in self.arrays if array.shape is not None and array.axis is not None
-        ]
+        present = [(array.shape, array.axis) for array in self.arrays]
+        lengths = [shape[axis] for shape, axis in present if shape is not None and axis is not None]
         return min(lengths, default=0), self.length
 
     @property

@@ -75,12 +75,8 @@ class Target:
 
     def length(self, dim: str) -> int:
         """Return the length of a dimension; 0 if no array has it."""
-        sizes = {
-            size: name
-            for name, dims in self.dims.items()
-            for own, size in zip(dims, self.arrays[name].shape, strict=True)
-            if own == dim
-        }
+        lengths = ((name, self.arrays[name].shape[dims.index(dim)]) for name, dims in self.dims.items() if dim in dims)
+        sizes = {size: name for name, size in lengths}
         if len(sizes) > 1:
             (a, one), (b, other), *_ = sizes.items()
             raise ShapeError(
@@ -94,10 +90,9 @@ class Target:
     def contains(self, plan: FilesPlan) -> bool:
         """Return whether the rows of all files of a plan are in the dataset."""
         length, files = self.length(plan.dim), plan.recorded.files
-        return all(
-            row is None or (self.journal.rows(file) == row and self.journal.contains(file, self.labels, length))
-            for file, row in zip(files, plan.journal, strict=True)
-        )
+        planned = [(file, row) for file, row in zip(files, plan.journal, strict=True) if row is not None]
+        are_recorded = all(self.journal.rows(file) == row for file, row in planned)
+        return are_recorded and all(self.journal.contains(file, self.labels, length) for file, _ in planned)
 
 
 async def read_target(handle: NodeHandle, dim: str) -> Target:
@@ -153,10 +148,8 @@ async def read_constants(target: Target, dim: str, small_bytes: int) -> None:
         small_bytes: The largest size of a small array.
     """
     constants = {name: array for name, array in target.arrays.items() if dim not in target.dims[name]}
-    target.constants = {
-        name: await read_constant(array, target.dims[name], small_bytes if dim else sys.maxsize)
-        for name, array in constants.items()
-    }
+    limit = small_bytes if dim else sys.maxsize
+    target.constants = {name: await read_constant(a, target.dims[name], limit) for name, a in constants.items()}
 
 
 async def read_constant(array: AsyncArray, dims: tuple[str | None, ...], small_bytes: int) -> dict[str, Any]:

@@ -461,10 +461,8 @@ def _requests(plan: FilesPlan, part: Part, grids: Mapping[str, Grid]) -> int:
 def missing_credentials(plan: FilesPlan) -> list[str]:
     """Return a remark if the document of a plan leaves out credentials."""
     urls = sum(file.name != file.url for file in plan.files)
-    places = [
-        *([f"the URLs of {counted(urls, 'file')}"] * bool(urls)),
-        *(["the options of the engine"] * has_secrets(plan.reader.engine_options)),
-    ]
+    places = [f"the URLs of {counted(urls, 'file')}"] * bool(urls)
+    places += ["the options of the engine"] * has_secrets(plan.reader.engine_options)
     if not places:
         return []
     return [f"the document of the plan lacks the credentials in {' and '.join(places)}; other processes need them"]

@@ -198,13 +198,9 @@ async def publish_group(
     """
     place = handle.without_consolidated()
     (group,) = await find_all(place, [handle.path], (handle.format,), consolidated=None)
-    change = partial(
-        _changed_journal,
-        plan,
-        is_first=plan.is_new and group is None,
-        is_complete=is_complete,
-        is_independent=is_independent,
-    )
+    is_first = plan.is_new and group is None
+    flags: Any = {"is_first": is_first, "is_complete": is_complete, "is_independent": is_independent}
+    change = partial(_changed_journal, plan, **flags)
     await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
     above = ancestors(handle.path)[::-1]
     nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
@@ -332,9 +328,8 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         if not plan.is_new and group is None:
             changes.insert(0, "the group does not exist any more")
         if not any(changes):
-            are_stored = run_blocking(
-                handle.store, gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays])
-            )
+            checks = [partial(is_inline_stored, plan, array, place) for array in plan.arrays]
+            are_stored = run_blocking(handle.store, gather(checks))
             others = [array.name for array, is_stored in zip(plan.arrays, are_stored, strict=True) if not is_stored]
             changes += [f"{name!r} has other values" for name in others]
         if found := next(filter(None, changes), ""):

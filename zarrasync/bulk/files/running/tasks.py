@@ -139,10 +139,8 @@ class TaskRunner:
         if array.axis is not None:
             shape[array.axis] = part.stop - part.start
             region[array.axis] = slice(part.start, part.stop)
-        source = Source(
-            tuple(shape), target.dtype, lambda block: self._read(array, target, part.start, block), chunks=array.chunks
-        )
-        return source, target, tuple(region)
+        read = partial(self._read, array, target, part.start)
+        return Source(tuple(shape), target.dtype, read, chunks=array.chunks), target, tuple(region)
 
     def _write_arrays(self, part: Part, report: IngestReport, progress: Progress) -> None:
         """Write the arrays of a task, and add counts to a report.

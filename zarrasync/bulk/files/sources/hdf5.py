@@ -362,12 +362,9 @@ def unread_variables(path: str, group: str, names: set[str]) -> dict[str, Variab
     """
     known = {unicodedata.normalize("NFC", name) for name in names}
     with _opened(path, group) as parent:
-        members = ((str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent)
-        return {
-            name: _header_of(item)
-            for name, item in members
-            if _is_dataset(item) and unicodedata.normalize("NFC", name) not in known and not _is_pure_dimension(item)
-        }
+        members = [(str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent]
+        datasets = [(name, item) for name, item in members if _is_dataset(item) and not _is_pure_dimension(item)]
+        return {name: _header_of(item) for name, item in datasets if unicodedata.normalize("NFC", name) not in known}
 
 
 def empty_variables(path: str, group: str) -> list[str]:
@@ -401,9 +398,8 @@ def _all_datasets(group: Any, visited: set[Any]) -> Iterator[Any]:
 
 
 def _is_pure_dimension(dataset: Any) -> bool:
-    return dataset.attrs.get("CLASS") == b"DIMENSION_SCALE" and bytes(dataset.attrs.get("NAME", b"")).startswith(
-        _PURE_DIMENSION
-    )
+    is_scale = dataset.attrs.get("CLASS") == b"DIMENSION_SCALE"
+    return is_scale and bytes(dataset.attrs.get("NAME", b"")).startswith(_PURE_DIMENSION)
 
 
 def _dtype_of(dataset: Any) -> Any:

@@ -332,14 +332,11 @@ def add_digests(
         read: Returns a region of a variable, by its name.
     """
     has_rows = any(dim in variable.dims for variable in header.variables.values())
+    large = {name: own for name, own in header.variables.items() if name in names and own.values is None and dim}
     with_digests = {
         name: replace(variable, digest=_digest(name, variable, read))
-        for name, variable in header.variables.items()
-        if name in names
-        and variable.values is None
-        and dim
-        and dim not in variable.dims
-        and (has_rows or variable.is_coordinate)
+        for name, variable in large.items()
+        if dim not in variable.dims and (has_rows or variable.is_coordinate)
     }
     return replace(header, variables={**header.variables, **with_digests})
 

@@ -44,6 +44,7 @@ class BlockPlan:
         start: The first index of the region along each axis.
         stop: The index after the last one along each axis.
         nbytes: The size of the source in memory, in bytes.
+        memory_limit: Maximum bytes of blocks in memory at a time.
 
     Raises:
         ShapeError: If the source and the region have different shapes.
@@ -57,6 +58,7 @@ class BlockPlan:
         chosen: Collection[tuple[int, ...]] | None = None,
     ) -> None:
         self._source, self._target, self._chosen = source, target, chosen
+        self.memory_limit = memory_limit(target.config)
         self.start, self.stop = resolve_corners(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
         self._stored: set[tuple[int, ...]] = set()
@@ -68,11 +70,6 @@ class BlockPlan:
         self._stored = await stored_chunks(self._target) - set(cut)
 
     # -------------------------------------------------------------- memory
-
-    @property
-    def memory_limit(self) -> int:
-        """Maximum bytes of blocks in memory at a time."""
-        return memory_limit(self._target.config)
 
     def fit_memory(self, concurrency: int, least: int = 1) -> int:
         """Return the number of blocks to have in memory at a time.

@@ -80,6 +80,10 @@ class Job:
         self._files, others = [*distinct.values()], len(files) - len(distinct)
         self._notes = [f"{counted(others, 'file')} left out: other names of the same files"] * bool(others)
         self._parameters = parameters
+        self._is_replaced = parameters.mode == "w"
+        name = "append" if parameters.append else "region" if parameters.region is not None else ""
+        # Parts of messages, and the text that replaces them, because mode="w" excludes other parameters of this job.
+        self._advice = [("mode='w'", f"mode='w' instead of {name}")] * bool(name)
         self.claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
         self._bad = dict(missing)
@@ -111,17 +115,6 @@ class Job:
 
         run_blocking(self.handle.store, store())
         return FilesReport()
-
-    @property
-    def _advice(self) -> list[tuple[str, str]]:
-        """Parts of messages, and the text that replaces them: ``mode="w"`` excludes other parameters of this job."""
-        name = "append" if self._parameters.append else "region" if self._parameters.region is not None else ""
-        return [("mode='w'", f"mode='w' instead of {name}")] if name else []
-
-    @property
-    def _is_replaced(self) -> bool:
-        """Whether an existing dataset is erased before the files are ingested."""
-        return self._parameters.mode == "w"
 
     def _acquire(self, workers: FileWorkers) -> None:
         """Keep other jobs away from the destination until the context of the claim ends."""

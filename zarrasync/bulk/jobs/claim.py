@@ -41,6 +41,7 @@ class Claim(Lease):
 
     Attributes:
         folder: Where the claim is stored, with the marks of finished tasks.
+        is_enabled: Whether the store supports claims.
         found: The content of the claim that this one continues or replaces.
         is_published: Whether the result of the job is published, so that no other job has to continue it.
     """
@@ -48,16 +49,12 @@ class Claim(Lease):
     def __init__(self, store: Store, path: str) -> None:
         self.folder = ClaimFolder(store, path)
         super().__init__(store, self.folder.claim_key, self.folder.dataset)
+        self.is_enabled = self.folder.is_enabled
         self.found: Entry = {}
         self.is_published = False
         self._has_permit = False
         self._created = 0
         self._new_marks, self._notes = set[str](), Entry()
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether the store supports claims."""
-        return self.folder.is_enabled
 
     # -------------------------------------------------------------- acquiring
 
@@ -128,9 +125,8 @@ class Claim(Lease):
 
     def _check_plan(self, content: Entry, digest: str) -> None:
         if content.get("plan") != digest:
-            raise WriteConflictError(
-                f"the plan is not in progress in {self.folder.dataset}: it was finished, abandoned, or replaced",
-                key=self.folder.claim_key,
+            raise self.folder.conflict(
+                f"the plan is not in progress in {self.folder.dataset}: it was finished, abandoned, or replaced"
             )
 
     # -------------------------------------------------------------- keeping
@@ -165,10 +161,9 @@ class Claim(Lease):
     def check(self) -> None:
         """Raise an error if another job has taken the claim over."""
         if self.is_lost:
-            raise WriteConflictError(
+            raise self.folder.conflict(
                 f"another job has taken over {self.folder.dataset}, because this one was suspended for more than "
-                f"{DEAD_SECONDS:.0f} s; repeat the call",
-                key=self.folder.claim_key,
+                f"{DEAD_SECONDS:.0f} s; repeat the call"
             )
 
     # -------------------------------------------------------------- tasks
@@ -221,9 +216,7 @@ class Claim(Lease):
             if content.get("state") == "planned":
                 break
             if not Observed().is_over(content):
-                raise WriteConflictError(
-                    f"another process finishes or abandons the plan in {self.folder.dataset}", key=self.folder.claim_key
-                )
+                raise self.folder.conflict(f"another process finishes or abandons the plan in {self.folder.dataset}")
             # That process was killed. If it was only suspended, it notices that the identity has changed.
             own = {"id": uuid.uuid4().hex, "state": "planned", "planned": True}
             content = {**_with_interruption(content), **own}
@@ -357,18 +350,16 @@ def wait_for_jobs(store: Store, path: str, wait: float) -> None:
         if observed.is_over(content):
             return
         if clock.monotonic() > end:
-            raise WriteConflictError(
-                f"another job writes {folder.dataset}, and did not end within {wait:.0f} s; repeat the call when it has ended",
-                key=folder.claim_key,
+            raise folder.conflict(
+                f"another job writes {folder.dataset}, and did not end within {wait:.0f} s; repeat the call when it has ended"
             )
         clock.sleep_blocking(POLL_SECONDS)
 
 
 def _unfinished_plan(content: Entry, folder: ClaimFolder) -> WriteConflictError:
-    return WriteConflictError(
+    return folder.conflict(
         f"a plan of {content.get('files')} for {folder.dataset} is not finished: run its tasks, then "
-        "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`",
-        key=folder.claim_key,
+        "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`"
     )
 
 

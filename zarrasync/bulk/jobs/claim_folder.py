@@ -63,6 +63,10 @@ class ClaimFolder:
 
     # -------------------------------------------------------------- the claim
 
+    def conflict(self, message: str) -> WriteConflictError:
+        """Return the error for a claim that another job has."""
+        return WriteConflictError(message, key=self.claim_key)
+
     def claim(self) -> Entry:
         """Return the claim; ``{}`` without one."""
         (value,) = run_blocking(self._store, self._store.fetch([Request(self.claim_key)]))

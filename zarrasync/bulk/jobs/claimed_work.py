@@ -30,7 +30,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted
 from zarrasync.display.values import strict
-from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.transfer.threads import Progress
 
@@ -189,10 +189,9 @@ class ClaimedWork(PlannedWork):
             WriteConflictError: If one was.
         """
         if claim.is_publishing and not self.overwrite:
-            raise WriteConflictError(
+            raise claim.folder.conflict(
                 f"a job that writes {claim.found.get('files') or 'files'} was interrupted while it published its result in "
-                f"{claim.folder.dataset}; repeat that job first",
-                key=claim.folder.claim_key,
+                f"{claim.folder.dataset}; repeat that job first"
             )
 
     @asynccontextmanager

@@ -43,29 +43,22 @@ class Workers:
         executor: The argument of users; see ``executor_of``. ``None`` and 1 stand for this process.
         start_method: How processes of this machine start.
 
+    Attributes:
+        is_local: Whether calls run in this process.
+        is_on_this_machine: Whether calls are known to run on this machine, so that they can use its files.
+        count: The number of processes that share the processors of this machine.
+
     Raises:
         TypeError: If the executor is not one.
         ValueError: If it is a number less than 1.
     """
 
     def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
-        self._executor = executor_of(executor, start_method)
+        self._executor = own = executor_of(executor, start_method)
         self._run_of: Callable[[], Run] | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether calls run in this process."""
-        return self._executor is None
-
-    @property
-    def is_on_this_machine(self) -> bool:
-        """Whether calls are known to run on this machine, so that they can use its files."""
-        return self._executor is None or self._executor.is_on_this_machine
-
-    @property
-    def count(self) -> int:
-        """The number of processes that share the processors of this machine."""
-        return 1 if self._executor is None else self._executor.count
+        self.is_local = own is None
+        self.is_on_this_machine = own is None or own.is_on_this_machine
+        self.count = 1 if own is None else own.count
 
     def check_stores(self, *used: Store) -> None:
         """Check that calls can use stores.

@@ -62,11 +62,27 @@ def choose_files(
     bad = {number: header.error for number, header in enumerate(headers) if header.error is not None}
     good, failure = [n for n in range(len(headers)) if n not in bad], None
     choice = Choice()
+
+    def plan(numbers: Sequence[int]) -> None:
+        """Plan the rows of files without those that are late and not inserted."""
+        choice.late, rest, own = [], [headers[n] for n in numbers], parameters
+        while rest:
+            prepare(rest[0])
+            try:
+                choice.plan = plan_job(rest, target, own)
+            except LateFilesError as error:
+                choice.late += error.late.values()
+                if len(rest) in error.late:
+                    own = replace(own, reserve=None)
+                rest = [header for number, header in enumerate(rest) if number not in error.late]
+            else:
+                return
+
     if good and target.group is None:
         check_dimension(headers[good[0]], parameters.dim)
     if good:
         try:
-            _plan(choice, [headers[n] for n in good], target, parameters, prepare)
+            plan(good)
         except (ShapeError, CodecError) as error:
             unfit = _find_unfit([headers[n] for n in good], target, parameters, prepare)
             failure = None if unfit else error  # which is not about single files
@@ -78,7 +94,7 @@ def choose_files(
         raise failure
     choice.bad_files = {headers[n].file.name: reason_of(headers[n].file.name, bad[n]) for n in sorted(bad)}
     if bad and good:
-        _plan(choice, [headers[n] for n in good], target, parameters, prepare)
+        plan(good)
     return choice
 
 
@@ -86,28 +102,6 @@ def unread_files(headers: Sequence[FileHeader]) -> dict[str, str]:
     """Return the reason for each file whose header cannot be read, by name."""
     bad = [(header.file.name, header.error) for header in headers if header.error is not None]
     return {name: reason_of(name, error) for name, error in bad}
-
-
-def _plan(
-    choice: Choice,
-    headers: Sequence[FileHeader],
-    target: Target,
-    parameters: Parameters,
-    prepare: Callable[[FileHeader], None],
-) -> None:
-    """Plan the rows of files without those that are late and not inserted."""
-    choice.late, rest = [], list(headers)
-    while rest:
-        prepare(rest[0])
-        try:
-            choice.plan = plan_job(rest, target, parameters)
-        except LateFilesError as error:
-            choice.late += error.late.values()
-            if len(rest) in error.late:
-                parameters = replace(parameters, reserve=None)
-            rest = [header for number, header in enumerate(rest) if number not in error.late]
-        else:
-            return
 
 
 def _find_unfit(

@@ -51,16 +51,15 @@ async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = Fa
     Raises:
         ChecksumError: If the values read back differ.
     """
-    inline = [array for array in plan.arrays if array.kind == "inline"]
-    await gather([partial(_write_inline, plan, array, handle, verify=verify) for array in inline])
 
+    async def write(array: ArrayPlan) -> None:
+        target = plan.open(array, handle.store, replace(handle.config, unaligned="allow"))
+        for region, values in _inline_parts(plan, array, target):
+            await target.view[region].write(values)
+            if verify:
+                await compare_values(target, region, values, "the files")
 
-async def _write_inline(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
-    target = plan.open(array, handle.store, replace(handle.config, unaligned="allow"))
-    for region, values in _inline_parts(plan, array, target):
-        await target.view[region].write(values)
-        if verify:
-            await compare_values(target, region, values, "the files")
+    await gather([partial(write, array) for array in plan.arrays if array.kind == "inline"])
 
 
 async def is_inline_stored(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
@@ -198,9 +197,18 @@ async def publish_group(
     """
     place = handle.without_consolidated()
     (group,) = await find_all(place, [handle.path], (handle.format,), consolidated=None)
-    is_first = plan.is_new and group is None
-    flags: Any = {"is_first": is_first, "is_complete": is_complete, "is_independent": is_independent}
-    change = partial(_changed_journal, plan, **flags)
+
+    def change(present: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the journal after the job. The files of other jobs remain in it, even if this one is late."""
+        is_first = plan.is_new and group is None  # such a value describes an earlier dataset
+        journal = Journal() if is_first else Journal.of(present.get(JOURNAL))
+        files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
+        journal = journal.with_files(plan.dim, plan.parameters, files, rows, added)
+        if is_complete:
+            journal = journal.with_rows(dict(plan.moved_files), plan.empty)
+        journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
+        return {JOURNAL: journal.to_json()}
+
     await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
     above = ancestors(handle.path)[::-1]
     nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
@@ -234,32 +242,6 @@ async def _put_group(plan: FilesPlan, handle: NodeHandle, group: FoundNode | Non
 
 def _attributes(plan: FilesPlan, present: Mapping[str, Any]) -> dict[str, Any]:
     return checked_attributes({**(plan.attributes or {}), **present})
-
-
-def _changed_journal(
-    plan: FilesPlan,
-    present: Mapping[str, Any],
-    *,
-    is_first: bool,
-    is_complete: bool,
-    is_independent: bool,
-) -> dict[str, Any]:
-    """Return the journal after the job. The files of other jobs remain in it, even if this one is late.
-
-    Args:
-        plan: The plan.
-        present: The value with the journal.
-        is_first: Whether the dataset does not exist yet, so that such a value describes an earlier one.
-        is_complete: Whether the journal shall contain the files of the plan.
-        is_independent: Whether the journal shall contain the plan.
-    """
-    journal = Journal() if is_first else Journal.of(present.get(JOURNAL))
-    files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
-    journal = journal.with_files(plan.dim, plan.parameters, files, rows, added)
-    if is_complete:
-        journal = journal.with_rows(dict(plan.moved_files), plan.empty)
-    journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
-    return {JOURNAL: journal.to_json()}
 
 
 async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> ConsolidatedCopies:

@@ -145,11 +145,11 @@ class Job:
                 progress.report = report
             if job is None:
                 break
-            permit = None if workers.is_local else self.claim.permit()
+            token = None if workers.is_local else self.claim.token()
             try:
                 job.prepare()
                 numbers = job.unfinished(report, progress)
-                job.run_tasks(TaskRun(numbers, workers, permit, report, progress or ignore_progress, verify))
+                job.run_tasks(TaskRun(numbers, workers, token, report, progress or ignore_progress, verify))
             except SourceFilesError as error:
                 complete_earlier_job(self.claim, self.handle)  # which restores rows that should have moved
                 if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():

@@ -19,7 +19,7 @@ from typing import Any, Self
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import ignore_cancellation, raise_if_cancelled
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
-from zarrasync.bulk.jobs.runs import Permit
+from zarrasync.bulk.jobs.runs import FencingToken
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, Lease, Observed
@@ -27,7 +27,7 @@ from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, L
 _log = logging.getLogger(__name__)
 WAIT_SECONDS = 600.0
 """Time that jobs wait for others by default."""
-_OWN = ("owner", "id", "beat", "state", "permit")
+_OWN = ("owner", "id", "beat", "state", "token")
 _KEPT = ("interrupted", "created")
 """Members of a claim that are about the folder, and not about a job."""
 
@@ -52,7 +52,7 @@ class Claim(Lease):
         self.is_enabled = self.folder.is_enabled
         self.found: Entry = {}
         self.is_published = False
-        self._has_permit = False
+        self._has_token = False
         self._created = 0
         self._new_marks, self._notes = set[str](), Entry()
 
@@ -96,7 +96,7 @@ class Claim(Lease):
             )
 
         self._run(self.enter(choose, busy, wait))
-        self._has_permit = self.is_published = False
+        self._has_token = self.is_published = False
         try:
             self.wait_for_runs(max(end - clock.monotonic(), DEAD_SECONDS + 1))
         except BaseException:
@@ -110,7 +110,7 @@ class Claim(Lease):
         if not content:
             self._created = max(self._created, await self.folder.create())
         created = max(self._created, _created(content))
-        own = self.new_entry(permit=uuid.uuid4().hex, created=created, **({"planned": True} if for_plan else {}))
+        own = self.new_entry(token=uuid.uuid4().hex, created=created, **({"planned": True} if for_plan else {}))
         return {**_with_interruption(content), **own}
 
     def planned(self) -> Entry:
@@ -184,10 +184,10 @@ class Claim(Lease):
             self.folder.erase([key])
             raise
 
-    def permit(self) -> Permit | None:
+    def token(self) -> FencingToken | None:
         """Return the permission for other processes to run tasks of this job, until ``end_runs`` is called."""
-        self._has_permit, self.folder.is_own = True, False
-        return Permit(self.folder.path, self.entry.get("permit", "")) if self.is_enabled else None
+        self._has_token, self.folder.is_own = True, False
+        return FencingToken(self.folder.path, self.entry.get("token", "")) if self.is_enabled else None
 
     def end_runs(self, wait: float) -> None:
         """Withdraw the permission to run tasks, and wait until no task runs on another process.
@@ -197,11 +197,11 @@ class Claim(Lease):
         Raises:
             WriteConflictError: If a task continues for longer, or another job has taken the claim over.
         """
-        if self._has_permit:
-            self.update(permit=uuid.uuid4().hex)
+        if self._has_token:
+            self.update(token=uuid.uuid4().hex)
         self.wait_for_runs(wait)
 
-    def permit_for_plan(self, digest: str) -> Permit | None:
+    def token_for_plan(self, digest: str) -> FencingToken | None:
         """Return the permission to run tasks of a plan. It ends when the plan is finished or abandoned.
 
         Raises:
@@ -225,7 +225,7 @@ class Claim(Lease):
             except WriteConflictError:
                 continue  # another task has done the same
             break
-        return Permit(self.folder.path, content.get("permit", ""))
+        return FencingToken(self.folder.path, content.get("token", ""))
 
     def wait_for_runs(self, wait: float) -> None:
         """Wait until no task runs on another process.

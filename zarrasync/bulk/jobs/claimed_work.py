@@ -22,7 +22,7 @@ from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, Options, PlannedWork, Task, TaskRun, plan_with_document
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
-from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
@@ -210,7 +210,7 @@ class ClaimedWork(PlannedWork):
             await run_in_new_thread(partial(claim.acquire, WAIT_SECONDS))
             self.check_found(claim)
             if not workers.is_local:
-                workers.permit(self.store.notes, claim.permit())
+                workers.require(self.store.notes, claim.token())
             yield claim
         except BaseException as error:
             await run_cleanup(partial(run_in_new_thread, partial(claim.__exit__, type(error), error, None)))
@@ -256,20 +256,20 @@ class ClaimedWork(PlannedWork):
 
         if run.workers.is_local:
             for number in run.numbers:
-                done(number, self.run_task(number, run.permit, verify=run.verify))
+                done(number, self.run_task(number, run.token, verify=run.verify))
             return
         run.workers.check_stores(self.store, self.source.store)
         for _, stage in groupby(run.numbers, lambda number: self.tasks[number].stage):
-            run.workers.run(stage, lambda n: partial(self.part(n).run_task, n, run.permit, verify=run.verify), done)
+            run.workers.run(stage, lambda n: partial(self.part(n).run_task, n, run.token, verify=run.verify), done)
 
     def part(self, number: int) -> ClaimedWork:
         """Return the work as it is sent to the process that runs a task."""
         return self
 
-    def run_task(self, number: int, permit: Permit | None, *, verify: bool) -> IngestReport:
+    def run_task(self, number: int, token: FencingToken | None, *, verify: bool) -> IngestReport:
         """Run a task in this process after the stages before, and mark it."""
         self._wait_for_stages(self.tasks[number].stage)
-        with Run(self.store.notes, permit) as run:
+        with Run(self.store.notes, token) as run:
             report = self.write(number, lambda nbytes: run.check(), verify=verify)
             run.mark(self.claim.folder.task_key(self.digest, number))
         return report

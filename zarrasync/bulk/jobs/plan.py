@@ -17,7 +17,7 @@ from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
-from zarrasync.bulk.jobs.runs import Permit
+from zarrasync.bulk.jobs.runs import FencingToken
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import measured
 from zarrasync.display.explanation import PlanExplanation
@@ -57,7 +57,7 @@ class TaskRun:
     Attributes:
         numbers: The numbers of the tasks.
         workers: The workers that run them.
-        permit: The permission of processes that do not have the claim; ``None`` if this process has it, or without claims.
+        token: The permission of processes that do not have the claim; ``None`` if this process has it, or without claims.
         report: The report to add counts to.
         advance: Called with the number of bytes written since the last call.
         verify: Whether to read the values back and compare them.
@@ -65,7 +65,7 @@ class TaskRun:
 
     numbers: Sequence[int]
     workers: Any
-    permit: Permit | None
+    token: FencingToken | None
     report: Any
     advance: Progress
     verify: bool
@@ -157,14 +157,14 @@ class PlannedWork(ABC):
         report, claim = self.new_report(), self.claim
         if not numbers:
             return IngestReport() if self.tasks else report
-        permit, sizes = claim.permit_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
+        token, sizes = claim.token_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
         finished = claim.folder.finished(self.digest) & sizes.keys()
         report.skipped, name = len(finished), f"{self.kind} {job_name(self.store, self.path)}"
         total = sum(sizes.values())
         with closing(self.new_workers(executor)) as workers, measured(report, progress, total, name) as advance:
             skip_of(advance)(sum(sizes[number] for number in finished))
             waiting = [number for number in numbers if number not in finished]
-            self.run_tasks(TaskRun(waiting, workers, permit, report, advance, verify))
+            self.run_tasks(TaskRun(waiting, workers, token, report, advance, verify))
         return report
 
     def finish(self, *, verify: bool) -> Any:

@@ -12,7 +12,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.jobs.executors import ProcessesExecutor, executor_of
-from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
@@ -73,9 +73,9 @@ class Workers:
                     "store, or omit the executor"
                 )
 
-    def permit(self, store: Store, permit: Permit | None) -> None:
+    def require(self, store: Store, token: FencingToken | None) -> None:
         """Let ``share`` run calls only while a permission holds, because a cluster may repeat a call after the job has ended."""
-        self._run_of = partial(Run, store, permit)
+        self._run_of = partial(Run, store, token)
 
     def worth(self, nbytes: int) -> Workers:
         """Return these workers for an array of a size, or this process if sharing the work would take longer."""
@@ -170,7 +170,7 @@ class Workers:
         progress: Progress | None,
         *used: Store,
     ) -> IngestReport:
-        """Do work for items: in this process, or for some of them at a time in each of the others, as ``permit`` allows.
+        """Do work for items: in this process, or for some of them at a time in each of the others, as ``require`` demands.
 
         Args:
             work: Does it for some items and returns a report. Other processes receive it as a pickle.

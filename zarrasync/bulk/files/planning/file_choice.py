@@ -10,7 +10,7 @@ from typing import Any
 
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import merge_rows
-from zarrasync.bulk.files.planning.comparison import PACKING, digest_of
+from zarrasync.bulk.files.planning.comparison import PACKING, digest_of_values
 from zarrasync.bulk.files.planning.consistency import check_files
 from zarrasync.bulk.files.planning.make_plan import check_dimension, plan_job
 from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label
@@ -139,7 +139,7 @@ def _signature(header: FileHeader, dim: str) -> tuple[Any, ...]:
         variable = header.variables[name]
         sizes = tuple((own, n) for own, n in zip(variable.dims, variable.shape, strict=True) if own != dim)
         numbers = tuple(repr(variable.attributes.get(key)) for key in PACKING)
-        digest = None if dim in variable.dims else digest_of(variable)
+        digest = None if dim in variable.dims else digest_of_values(variable)
         return name, sizes, variable.dtype, numbers, digest, variable.problem
 
     return tuple(describe(name) for name in sorted(header.variables))

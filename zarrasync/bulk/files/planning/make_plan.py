@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.planning.axis import Axis
+from zarrasync.bulk.files.planning.axis import MergedRows
 from zarrasync.bulk.files.planning.comparison import is_same_attribute
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.variables import Variables
@@ -68,8 +68,8 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
     check_names(headers[0], parameters.dim, parameters.layout)
     check_array_paths(target.handle, variables.names)
     match = match_files(variables)
-    layout = _Layout(variables, match)
-    arrays = [layout.plan(name) for name in variables.names if layout.changes(name)]
+    planner = _ArrayPlanner(variables, match)
+    arrays = [planner.plan(name) for name in variables.names if planner.changes(name)]
     path, format_ = target.handle.path, target.handle.format
     is_new = not target.arrays  # a group with attributes alone may exist
     assert isinstance(format_.zarr_format, int)
@@ -82,11 +82,11 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         parameters.reader,
         arrays,
         match.axis.segments,
-        _split_into_tasks(arrays, layout.metadata, match.axis, parameters.tasks),
+        _split_into_tasks(arrays, planner.metadata, match.axis, parameters.tasks),
         dict(headers[0].attributes) if is_new else None,
         parameters.digest if is_new else target.journal.parameters,
         match.journal,
-        [*variables.notes, *match.notes, *layout.notes, *rewriting_notes(arrays, layout.metadata)],
+        [*variables.notes, *match.notes, *planner.notes, *rewriting_notes(arrays, planner.metadata)],
         variables.left_out,
         target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
         match.axis.moved,
@@ -96,7 +96,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
 
 
 def _split_into_tasks(
-    arrays: Sequence[ArrayPlan], metadata: Mapping[str, ArrayMetadata], axis: Axis, tasks: int
+    arrays: Sequence[ArrayPlan], metadata: Mapping[str, ArrayMetadata], axis: MergedRows, tasks: int
 ) -> list[Part]:
     """Return the tasks: rows of all arrays that have rows, and other arrays whose values the plan does not contain.
 
@@ -114,7 +114,7 @@ def _split_into_tasks(
     return split_rows(axis.segments, grids, size) + whole
 
 
-class _Layout:
+class _ArrayPlanner:
     """The arrays of the destination.
 
     Args:

@@ -170,10 +170,10 @@ class PlannedJob:
         store, config, forks = self._handle.store, self._handle.config, self._handle.store.forks
         if self._is_independent and forks is None:
             self.prepare()
-        is_marked = run.workers.is_local and run.permit is None and len(plan.parts) > 1
+        is_marked = run.workers.is_local and run.token is None and len(plan.parts) > 1
 
         def mark(number: int) -> str:
-            return "" if run.permit is None else claim.folder.task_key(plan.digest, number)
+            return "" if run.token is None else claim.folder.task_key(plan.digest, number)
 
         def done(number: int, part: FilesReport) -> None:
             add_reports(report, part)
@@ -194,14 +194,14 @@ class PlannedJob:
             fork = forks.fork() if self._is_independent and forks is not None else partial(_same, store)
             for number in run.numbers:
                 runner = TaskRunner(plan, fork(), config, files, run.verify)
-                done(number, runner.run(plan.parts[number], mark(number), run.permit, written))
+                done(number, runner.run(plan.parts[number], mark(number), run.token, written))
         else:
             own = run.workers.config_of_each(plan.reader, config)
             open_store = partial(_same, store) if forks is None else forks.fork()
 
             def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
                 part = plan.for_part(plan.parts[number])
-                return partial(run_task, part, mark(number), run.permit, open_store, own, verify=run.verify)
+                return partial(run_task, part, mark(number), run.token, open_store, own, verify=run.verify)
 
             def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
                 part, changes = result

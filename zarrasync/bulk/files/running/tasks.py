@@ -25,7 +25,7 @@ from zarrasync.bulk.files.sources.conversions import check_strings, convert_time
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim_folder import KEPT
-from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import FilesReport, add_reports
 from zarrasync.bulk.scratch_folders import remove_abandoned_folders
@@ -74,7 +74,7 @@ class TaskRunner:
     verify: bool = False
 
     def run(
-        self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
+        self, part: Part, mark: str = "", token: FencingToken | None = None, progress: Progress = ignore_progress
     ) -> FilesReport:
         """Run a task. If files cannot be read, the report names them, and the task is not marked.
 
@@ -82,7 +82,7 @@ class TaskRunner:
             part: The task.
             mark: The key of the value to store when the task has ended; empty for none. The value contains the changes of a
                 fork.
-            permit: The permission, if this process does not have the claim.
+            token: The permission, if this process does not have the claim.
             progress: Called with the number of bytes written since the last call.
 
         Raises:
@@ -92,7 +92,7 @@ class TaskRunner:
         """
         report = FilesReport()
         notes = self.store.notes
-        with Run(notes, permit) as run, self.files.prepared(self._used(part)):
+        with Run(notes, token) as run, self.files.prepared(self._used(part)):
 
             def written(nbytes: int) -> None:
                 run.check()
@@ -359,7 +359,7 @@ def read_headers(
 def run_task(
     plan: FilesPlan,
     mark: str,
-    permit: Permit | None,
+    token: FencingToken | None,
     open_store: Callable[[], Store],
     config: Config,
     *,
@@ -368,5 +368,5 @@ def run_task(
     """Run the only task of a plan in a worker process. Return its report, and the changes of a fork of the destination."""
     store = open_store()
     with shared_files.use(plan.reader, config) as opened:
-        report = TaskRunner(plan, store, config, opened, verify).run(plan.parts[0], mark, permit)
+        report = TaskRunner(plan, store, config, opened, verify).run(plan.parts[0], mark, token)
     return report, b"" if store.forks is None else store.forks.changes()

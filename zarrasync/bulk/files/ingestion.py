@@ -168,11 +168,8 @@ def make_job(
     options = parameters.storage_options
     handle, _ = resolve_node(parameters.store, parameters.path, zarr_format, options, parameters.config)
     if not isinstance(handle.format.zarr_format, int):
-        raise UnsupportedByFormat(
-            f"files can be ingested into Zarr format 2 or 3, not {handle.format.zarr_format!r}",
-            zarr_format=handle.format.zarr_format,
-            feature="dimension names",
-        )
+        message = f"files can be ingested into Zarr format 2 or 3, not {handle.format.zarr_format!r}"
+        raise UnsupportedByFormat(message, zarr_format=handle.format.zarr_format, feature="dimension names")
     store = handle.store if isinstance(handle.store, CountingStore) else CountingStore(handle.store)
     files, missing = found or _find(parameters)
     if parameters.concat is None and len(files) > 1:

@@ -335,11 +335,8 @@ class Job:
     def _check_destination(self, target: Target) -> None:
         needs, is_there = self._parameters.region is not None, target.group is not None
         if (self._parameters.mode == "r+" or needs) and not is_there:
-            raise NodeNotFoundError(
-                f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}",
-                path=self.handle.path,
-                store=repr(self.handle.store),
-            )
+            message = f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}"
+            raise NodeNotFoundError(message, path=self.handle.path, store=repr(self.handle.store))
         if self._parameters.mode == "w-" and is_there:
             raise self._exists("a group exists at {place}; pass mode='w' to replace it")
         if is_there and target.journal.dim not in ("", self._parameters.dim):

@@ -177,7 +177,7 @@ class Claim(Lease):
         if not (key := self.folder.task_key(digest, number)):
             return
         self._new_marks.add(key)
-        self.folder.mark(key)
+        self.folder.put(key)
         try:
             self.check()
         except WriteConflictError:

@@ -57,7 +57,8 @@ class ClaimFolder:
     def _keys(self) -> list[str]:
         return [*self._own_keys] if self.is_own else run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
 
-    def _put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes = b"") -> None:
+        """Store a value, such as the mark of a task, which is empty."""
         self._own_keys[key] = None
         run_blocking(self._store, self._store.put(key, data))
 
@@ -119,10 +120,6 @@ class ClaimFolder:
     def task_key(self, digest: str, number: int) -> str:
         """Return the key of the value that marks a task of a plan as finished; empty without claims."""
         return f"{self.path}/{JOB_TASK}{digest}-{number}" if self.is_enabled else ""
-
-    def mark(self, key: str) -> None:
-        """Store the mark of a task."""
-        self._put(key, b"")
 
     def erase(self, keys: Sequence[str]) -> None:
         """Erase values."""
@@ -206,7 +203,7 @@ class ClaimFolder:
 
     def save_transaction(self, state: bytes) -> None:
         """Keep the state of a transaction for the processes that continue it."""
-        self._put(f"{self.path}/transaction", state)
+        self.put(f"{self.path}/transaction", state)
 
     def transaction(self) -> bytes:
         """Return the state of the transaction of the plan that is not finished; empty without one."""
@@ -214,7 +211,7 @@ class ClaimFolder:
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         """Store what will be published, so that another job can complete it if this process ends meanwhile."""
-        self._put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode())
+        self.put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode())
 
     def record(self) -> dict[str, Any] | None:
         """Return what an earlier job has begun to publish; ``None`` if it has published all of it.

@@ -169,7 +169,7 @@ class Pyramid:
         """
         group, overwrite, kept = self.group, self.request.overwrite, {level.path for level in self.levels}
         if overwrite:
-            await self._erase(level.path for level in meaning_of(group.metadata).levels[1:] if level.path not in kept)
+            await self.erase(level.path for level in meaning_of(group.metadata).levels[1:] if level.path not in kept)
         for name, node in (self.shared or {}).items():
             report = await copy(
                 node,
@@ -183,11 +183,8 @@ class Pyramid:
             notes += report.notes
         return [await self._make_level(level) for level in self.written]
 
-    async def erase_levels(self) -> None:
-        """Erase the arrays of the levels that this pyramid writes."""
-        await self._erase(level.path for level in self.written)
-
-    async def _erase(self, paths: Iterable[str]) -> None:
+    async def erase(self, paths: Iterable[str]) -> None:
+        """Erase the arrays of levels at paths relative to the group."""
         for path in paths:
             handle = handle_of(self.group).child(path)
             await run_on_store(partial(erase_node, handle), handle.store)

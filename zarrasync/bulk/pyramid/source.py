@@ -238,12 +238,8 @@ async def _finest_of(group: AsyncGroup) -> AsyncArray:
     if len(arrays) == 1:  # others may be levels of an interrupted run
         return arrays[0][1]
     names = ", ".join(name for name, _ in arrays[:20]) or "none"
-    raise NodeTypeError(
-        f"{handle.name} in {handle.store!r} is a group with {len(arrays)} arrays; pass the path of one: {names}",
-        path=handle.path,
-        found="group",
-        wanted="array",
-    )
+    message = f"{handle.name} in {handle.store!r} is a group with {len(arrays)} arrays; pass the path of one: {names}"
+    raise NodeTypeError(message, path=handle.path, found="group", wanted="array")
 
 
 async def _metadata_at(node: AsyncArray, path: str) -> NodeMetadata | None:

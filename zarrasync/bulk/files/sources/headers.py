@@ -116,12 +116,7 @@ class SourceFile:
     @property
     def short_name(self) -> str:
         """The last part of the name, also of a recorded file."""
-        return _base_name(self.url.rpartition("#")[0] if self.is_recorded else self.url)
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether this is the identity of a file as it is recorded in a dataset."""
-        return _RECORDED.fullmatch(self.url) is not None
+        return _base_name(self.url.rpartition("#")[0] if _RECORDED.fullmatch(self.url) else self.url)
 
     @cached_property
     def recorded(self) -> SourceFile:

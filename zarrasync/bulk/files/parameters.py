@@ -90,14 +90,9 @@ class Parameters:
             )
         if is_change and self.mode in ("w", "w-"):
             raise ValueError(f"mode={self.mode!r} creates a dataset, but append and region change an existing one")
-        needs = {
-            "append and region need the name of the dimension along which files are joined; pass concat='time'": is_change,
-            "reserve needs the name of the dimension along which files are joined; pass concat='time'": self.reserve,
-            "labels need the name of the dimension along which files are joined; pass concat='time'": source.labels
-            != "",
-        }
-        for message in (message for message, is_given in needs.items() if is_given and not self.concat):
-            raise ValueError(message)
+        needs = {"append and region need": is_change, "reserve needs": self.reserve, "labels need": source.labels != ""}
+        for what in (what for what, is_given in needs.items() if is_given and not self.concat):
+            raise ValueError(f"{what} the name of the dimension along which files are joined; pass concat='time'")
         if source.labels:
             parse_pattern(source.labels)
         vars(self)["region"] = _rows(self.region, self.concat)

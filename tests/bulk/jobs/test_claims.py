@@ -153,10 +153,10 @@ def test_commands_of_a_plan_that_are_cancelled_leave_its_claim(store: Store):
 def test_a_task_that_is_cancelled_leaves_no_note(store: Store):
     claim, flag = Claim(store, ""), CancelFlag()
     claim.acquire(0)
-    token = claim.token()
+    permission = claim.token()
     token = CALL_FLAG.set(flag)
     try:
-        with pytest.raises(CancelledError), Run(store, token):
+        with pytest.raises(CancelledError), Run(store, permission):
             assert len(keys(store)) == 2
             flag.cancel()
             raise_if_cancelled()

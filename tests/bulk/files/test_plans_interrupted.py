@@ -301,11 +301,11 @@ def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):
     digest = FilesPlan.from_json(json.loads(plan.read_text())).digest
     assert in_child(finish_and_die, out, digest) == -signal.SIGKILL
     store = HandingStore(out)
-    permits: list[Any] = []
-    store.before = lambda: permits.append(claims.Claim(stores.LocalStore(out), "").permit_for_plan(digest))
-    permits.append(claims.Claim(store, "").permit_for_plan(digest))
-    assert len(permits) == 2
-    assert len(set(permits)) == 1
+    tokens: list[Any] = []
+    store.before = lambda: tokens.append(claims.Claim(stores.LocalStore(out), "").token_for_plan(digest))
+    tokens.append(claims.Claim(store, "").token_for_plan(digest))
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1
     continue_and_die("run", out, NEVER, plan)
     continue_and_die("finish", out, NEVER, plan)
     assert_same(out, joined(paths))

@@ -42,11 +42,10 @@ from zarrasync.transfer.unaligned import Unaligned
 if TYPE_CHECKING:
     from zarrasync.bulk.digests import Manifest
     from zarrasync.bulk.files.options import FileOptions, Layout
-    from zarrasync.bulk.files.running.report import FilesReport
     from zarrasync.bulk.jobs.plan import Task
     from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
     from zarrasync.bulk.pyramid.prepare import Convention
-    from zarrasync.bulk.reports import CopyReport, Report
+    from zarrasync.bulk.reports import CopyReport, FilesReport, Report
 else:
 
     def __getattr__(name: str) -> Any:  # jobs are imported when they are first used

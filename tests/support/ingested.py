@@ -11,8 +11,8 @@ from zarrasync.bulk.files.ingestion import run_ingestion
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import FilesWork
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs.plan_location import NodeLocation
+from zarrasync.bulk.reports import FilesReport
 from zarrasync.stores import resolve
 
 

@@ -44,6 +44,7 @@ class BlockPlan:
         start: The first index of the region along each axis.
         stop: The index after the last one along each axis.
         nbytes: The size of the source in memory, in bytes.
+        memory_limit: Maximum bytes of blocks in memory at a time.
 
     Raises:
         ShapeError: If the source and the region have different shapes.
@@ -57,6 +58,7 @@ class BlockPlan:
         chosen: Collection[tuple[int, ...]] | None = None,
     ) -> None:
         self._source, self._target, self._chosen = source, target, chosen
+        self.memory_limit = memory_limit(target.config)
         self.start, self.stop = resolve_corners(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
         self._stored: set[tuple[int, ...]] = set()
@@ -68,11 +70,6 @@ class BlockPlan:
         self._stored = await stored_chunks(self._target) - set(cut)
 
     # -------------------------------------------------------------- memory
-
-    @property
-    def memory_limit(self) -> int:
-        """Maximum bytes of blocks in memory at a time."""
-        return memory_limit(self._target.config)
 
     def fit_memory(self, concurrency: int, least: int = 1) -> int:
         """Return the number of blocks to have in memory at a time.
@@ -99,10 +96,8 @@ class BlockPlan:
 
     @cached_property
     def _shapes(self) -> BlockShapes:
-        source = self._source
-        return BlockShapes(
-            self._target.metadata.grid, source.chunks, source.layout.get("shards"), self.start, self.stop
-        )
+        grid, source = self._target.metadata.grid, self._source
+        return BlockShapes(grid, source.chunks, source.layout.get("shards"), self.start, self.stop)
 
     def _blocks(self, concurrency: int) -> Blocks:
         """Return the blocks for a number of them in memory. They are only as large as saves decoding."""
@@ -147,12 +142,9 @@ class BlockPlan:
 
     def is_stored(self, region: Region) -> bool:
         """Return whether an earlier run has stored all of a region. Always false if the region cuts stored values."""
-        if not self._stored:
-            return False
         grid = self._target.metadata.grid
-        if any(True for _ in partial_chunks(region, grid)):
-            return False
-        return all(coords in self._stored for coords in touched_chunks(region, grid))
+        is_whole = bool(self._stored) and next(partial_chunks(region, grid), None) is None
+        return is_whole and self._stored.issuperset(touched_chunks(region, grid))
 
     def to_source(self, region: Region) -> Region:
         """Return the region of the source that is written to a region of the array."""
@@ -164,18 +156,14 @@ class BlockPlan:
         Raises:
             ShapeError: If the region is not a tuple of slices without steps.
         """
-        parts = region if isinstance(region, tuple) else (region,)
-        if len(parts) != len(self._source.shape) or not all(isinstance(part, slice) for part in parts):
+        parts, shape = region if isinstance(region, tuple) else (region,), self._source.shape
+        if len(parts) != len(shape) or not all(isinstance(part, slice) and part.step in (None, 1) for part in parts):
             raise ShapeError(
-                f"the region of a block must be a tuple of {len(self._source.shape)} slices, found {region!r}"
+                f"the region of a block must be a tuple of {len(shape)} slices without steps, found {region!r}"
             )
-        slices = []
-        for part, n, offset in zip(parts, self._source.shape, self.start, strict=True):
-            start, stop, step = part.indices(n)
-            if step != 1:
-                raise ShapeError(f"the slices of a block's region must have step 1, found {region!r}")
-            slices.append(slice(start + offset, max(start, stop) + offset))
-        return tuple(slices)
+        bounds = (part.indices(n) for part, n in zip(parts, shape, strict=True))
+        pairs = zip(bounds, self.start, strict=True)
+        return tuple(slice(start + offset, max(start, stop) + offset) for (start, stop, _), offset in pairs)
 
 
 # ------------------------------------------------------------------ regions that an iterable yields
@@ -209,9 +197,7 @@ class PairCoverage:
         if not self._complete.size or any(part.start >= part.stop for part in region):
             return
         touched = [self._touched(number, part) for number, part in enumerate(region)]
-        complete = [
-            self._covered(number, part, *at) for number, (part, at) in enumerate(zip(region, touched, strict=True))
-        ]
+        complete = [self._covered(number, part, *touched[number]) for number, part in enumerate(region)]
         inside = zip(complete, self._first, strict=True)
         self._complete[tuple(slice(a - first, max(a, b) - first) for (a, b), first in inside)] = True
         if complete == touched:

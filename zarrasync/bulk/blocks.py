@@ -340,11 +340,8 @@ class Ingestion:
         shape = tuple(part.stop - part.start for part in region)
         block = transfer.as_array(values, self._target.dtype, self._target.metadata.spec.fill_value)
         if block.shape != shape:
-            raise ShapeError(
-                f"the values for [{region_text(region)}] have shape {block.shape}, expected {shape}",
-                found=block.shape,
-                wanted=shape,
-            )
+            message = f"the values for [{region_text(region)}] have shape {block.shape}, expected {shape}"
+            raise ShapeError(message, found=block.shape, wanted=shape)
         if self._verify:
             block = transfer.cast(block, self._target.dtype)
             if not self._source.converts:

@@ -26,7 +26,7 @@ from zarrasync.bulk.files.sources.identify import has_magic, local_file, means_f
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import Source, creation_options, open_source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
-from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import check_matches, check_options, plan_array
 from zarrasync.model import dtypes
 from zarrasync.model.paths import normalize_path
@@ -285,11 +285,8 @@ def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
             found=str(array_format.zarr_format),
             wanted=str(zarr_format),
         )
-    check_matches(
-        array.metadata,
-        f"{array.name} in {array.store!r}",
-        **{name: options[name] for name in _COMPARED if name in options},
-    )
+    compared = {name: options[name] for name in _COMPARED if name in options}
+    check_matches(array.metadata, f"{array.name} in {array.store!r}", **compared)
     parameters = {name: value for name, value in options.items() if name in _CHECKED and value is not None}
     if not parameters or (array.dtype.kind == "O" and "filters" not in parameters):  # objects require a filter
         return
@@ -348,6 +345,4 @@ async def _check_record(array: AsyncArray, file: SourceFile) -> None:
         if record.stamp == _UNFINISHED
         else f"the values of {record.short_name}, {difference}; pass mode='w' to replace them, or write to another path"
     )
-    raise NodeExistsError(
-        f"/{array.path} in {array.store!r} contains {difference}", path=array.path, store=repr(array.store)
-    )
+    raise handle_of(array).exists_error(f"/{array.path} in {array.store!r} contains {difference}")

@@ -12,8 +12,8 @@ from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.ingestion import plan_ingestion, run_ingestion
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs.plan import AsyncJobPlan
+from zarrasync.bulk.reports import FilesReport
 from zarrasync.display.progress import ProgressLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import StoreLike

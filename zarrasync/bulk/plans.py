@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Never
 
 from zarrasync import config as settings
 from zarrasync import formats
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.files.running.planned_job import FilesWork
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun, name_of
+from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, Options, PlannedWork, Task, name_of
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, location_of
 from zarrasync.bulk.pyramid.planned import PyramidWork
-from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.find import find_all
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import resolve
 
-_Parse = Callable[[Mapping[str, Any], NodeLocation, str, settings.Config], PlannedWork]
-_KINDS: dict[str, _Parse] = {
-    "copy": CopyWork.from_json,
-    "ingest": FilesWork.from_json,
-    "pyramid": PyramidWork.from_json,
-}
-"""The work of each kind of job, from its description."""
+_WORK: tuple[type[CopyWork | FilesWork | PyramidWork], ...] = CopyWork, FilesWork, PyramidWork
+_KINDS = {work.kind: work for work in _WORK}
+"""The work of each kind of job."""
 
 
 async def open_plan(
@@ -94,7 +88,7 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
         raise NodeNotFoundError(f"the plan {location.name} was finished or abandoned")
     if document.get("version") != VERSION:
         raise MetadataError(f"{location.name or plan!r} is not a plan of version {VERSION}")
-    if (parse := _KINDS.get(document.get("kind", ""))) is None:
+    if (work := _KINDS.get(document.get("kind", ""))) is None:
         raise MetadataError(f"the plan {location.name} is of an unknown kind: {document.get('kind')!r}")
     try:
         own = normalize_path(document["dest"]["path"])
@@ -109,7 +103,7 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
         dest = NodeLocation(resolve(name, own_options, config), own, name)
     else:
         raise MetadataError(f"the plan {location.name} is of /{own}, not of /{path}")
-    return AsyncJobPlan(parse(document, dest, root, config), location)
+    return AsyncJobPlan(work.from_json(document, dest, root, config), location)
 
 
 def _locations(
@@ -132,51 +126,31 @@ class LostWork(PlannedWork):
 
     Attributes:
         dest: The destination.
-        identity: The digest of the plan.
+        digest: The digest of the plan.
     """
 
     dest: NodeLocation
-    identity: str
+    digest: str = ""  # pyright: ignore[reportIncompatibleVariableOverride]
     kind = "lost"
+    tasks: Sequence[Task] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
     notes: Sequence[str] = ("the document of the plan is lost, so that it can only be abandoned",)
     left_out: Sequence[str] = ()
     sizes: Sequence[Sizes] = ()
 
-    @property
-    def digest(self) -> str:
-        return self.identity
+    def opened(self, options: Options, source_options: Options = None) -> LostWork:
+        return replace(self, dest=self.dest.opened(options))
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return ()
-
-    def to_json(self, root: str | None = None) -> Never:
-        raise self._error()
-
-    def opened(self, credentials: Credentials) -> LostWork:
-        return LostWork(self.dest.opened(credentials.storage_options), self.identity)
-
-    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> Never:
-        raise self._error()
-
-    def run_tasks(self, run: TaskRun) -> Never:
-        raise self._error()
-
-    def is_finished(self, claim: Claim) -> Never:
-        raise self._error()
-
-    def complete(self, claim: Claim, *, is_finished: bool, verify: bool) -> Never:
-        raise self._error()
-
-    def _error(self) -> NodeNotFoundError:
-        return NodeNotFoundError(
+    def _refuse(self, *args: Any, **kwargs: Any) -> Never:
+        raise NodeNotFoundError(
             f"the document of the plan for /{self.dest.path} in {self.dest.store!r} is lost; abandon the plan, and make it again",
             path=self.dest.path,
         )
 
+    to_json = run = run_tasks = is_finished = complete = _refuse
+
     def drop(self, claim: Claim) -> None:
         if claim.found.get("is_new") and not self.store.checks_bounds:
-            bridge.run(self._erase(claim.found), blocking=self.store.blocking)
+            run_blocking(self.store, self._erase(claim.found))
 
     async def _erase(self, found: Mapping[str, Any]) -> None:
         """Erase the values of arrays whose documents are not stored."""

@@ -278,8 +278,7 @@ def _properties(source: Source, options: Mapping[str, Any], target: Format) -> d
     result: dict[str, Any] = {"attributes": converted.attributes}
     if converted.dimension_names is not None:
         result["dimension_names"] = converted.dimension_names
-    if converted.fill_value is not None or (
-        target.has_undefined_fill and converted.attributes.get(DIMENSIONS) is not None
-    ):
+    is_undefined = target.has_undefined_fill and converted.attributes.get(DIMENSIONS) is not None
+    if converted.fill_value is not None or is_undefined:
         result["fill_value"] = converted.fill_value
     return result

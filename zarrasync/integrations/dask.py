@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import dask.array as da
@@ -21,7 +22,6 @@ from zarrasync import formats, sync
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import resolve_corners
 from zarrasync.integrations.dask_targets import check_reach, seceded
@@ -64,19 +64,15 @@ def from_zarr(
     Returns:
         A ``dask.array.Array``.
     """
-    if isinstance(store, sync.Array):
-        array = store
-    else:
-        array = sync.open_array(
-            store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
-        )
+    options: dict[str, Any] = {"path": path, "zarr_format": zarr_format, "storage_options": storage_options}
+    array = store if isinstance(store, sync.Array) else sync.open_array(store, **options, config=config)
     blocks = _automatic_blocks(array) if isinstance(chunks, str) and chunks == "auto" else chunks
     # An empty array as a sample of blocks, so that dask need not read one.
     meta = np.empty((0,) * array.ndim, object if array.dtype.kind == "T" else array.dtype)
     if array.dtype.kind == "T":
         meta = meta.astype(array.dtype)
-    make: Any = da.from_array  # untyped
-    return make(array, chunks=blocks, name=name, lock=False, asarray=False, inline_array=inline_array, meta=meta)
+    kept: dict[str, Any] = {"lock": False, "asarray": False, "inline_array": inline_array, "meta": meta}
+    return da.from_array(array, chunks=blocks, name=name, **kept)
 
 
 def _automatic_blocks(array: sync.Array) -> tuple[Any, ...]:
@@ -138,15 +134,10 @@ def store(
     check_blocks(source, target.metadata, start, unaligned, safe=is_safe_for_jobs(target.store))
     write = DaskWrite(source, for_job(target.async_, unaligned), start)
     if not (compute or return_stored):
-        first: Any = delayed(_first)  # untyped
-        return first(write_later([write], verify=False))
+        return delayed(itemgetter(0))(write_later([write], verify=False))
     with seceded(waits=True):
         (report,) = bridge.run(write_together([write], verify=False, options=options), blocking=False)
     return from_zarr(target)[tuple(map(slice, start, stop))].rechunk(source.chunks) if return_stored else report
-
-
-def _first(reports: list[IngestReport]) -> IngestReport:
-    return reports[0]
 
 
 def _check_source(source: Any) -> None:

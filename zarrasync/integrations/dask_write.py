@@ -20,6 +20,7 @@ from zarrasync import sync
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
 from zarrasync.bulk.jobs.verification import compare_values
 from zarrasync.display.progress import IngestReport, ignore_progress, part_of
 from zarrasync.errors import ShapeError
@@ -33,8 +34,6 @@ from zarrasync.transfer.unaligned import Unaligned, is_allowed, is_safe_for_jobs
 
 _SMALL_BYTES = 64 << 20
 """Bytes of a block that need not be split."""
-_UNSIZED_BYTES = 16
-"""Assumed size of an element if the data type has none."""
 _POLL_SECONDS = 0.2
 """Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
 _BLOCK = np.dtype([("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
@@ -79,7 +78,7 @@ class DaskWrite:
 
     @property
     def _itemsize(self) -> int:
-        return self.source.dtype.itemsize or _UNSIZED_BYTES
+        return self.source.dtype.itemsize or UNSIZED_BYTES
 
     def _aligned_chunks(self) -> list[tuple[int, ...]]:
         axes = self.target.metadata.grid.axes
@@ -88,14 +87,11 @@ class DaskWrite:
 
 def _align(sizes: Sequence[int], axis: GridAxis, start: int) -> tuple[int, ...]:
     """Return sizes of blocks along an axis, with each end moved up to the end of a stored value."""
-    stop = start + sum(sizes)
-    ends, end = {stop}, start
-    for size in sizes:
-        end += size
-        if start < end < stop:
-            chunk = axis.find(end - 1)
-            ends.add(min(stop, axis.start(chunk) + axis.size(chunk)))
-    return tuple(np.diff([start, *sorted(ends)]).tolist()) if stop > start else (0,)
+    if not any(sizes):
+        return (0,)
+    ends = start + np.cumsum(sizes)
+    chunks = axis.find_all(ends[ends > start] - 1)
+    return tuple(np.diff(np.unique([start, *np.minimum(axis.start_all(chunks + 1), ends[-1])])).tolist())
 
 
 def _largest(chunks: Sequence[Sequence[int]]) -> int:
@@ -167,13 +163,11 @@ def _shared_axes(
     """
     shared = []
     for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
-        edges, edge = [first], first
-        for size in sizes:
-            edge += size
-            edges.append(edge)
+        edges = first + np.cumsum([0, *sizes])
         if number in inside:
             edges = edges[1:-1]
-        if any(edge != axis.start(axis.find(edge)) for edge in edges if 0 < edge < axis.extent):
+        edges = edges[(edges > 0) & (edges < axis.extent)]
+        if (axis.start_all(axis.find_all(edges)) != edges).any():
             shared.append(number)
     return shared
 
@@ -237,8 +231,7 @@ def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:
         verify: Read all values back and compare them.
     """
     lazy = [_lazy_blocks(write, WriteTarget(sync.Array(write.target)), verify) for write in writes]
-    finish: Any = delayed(_with_counts)  # untyped
-    return finish(lazy, [_report_of(write, verify) for write in writes])
+    return delayed(_with_counts)(lazy, [_report_of(write, verify) for write in writes])
 
 
 def _report_of(write: DaskWrite, verify: bool = False) -> IngestReport:
@@ -272,8 +265,7 @@ def _lazy_blocks(write: DaskWrite, target: WriteTarget, verify: bool) -> Any:
     meta = np.empty((0,) * write.source.ndim, _BLOCK)
     name = f"zarrasync-write-{uuid.uuid4().hex}"
     arguments = {"target": target, "start": write.start, "verify": verify}
-    map_blocks: Any = da.map_blocks  # untyped
-    return map_blocks(_write_block, write.source, name=name, chunks=chunks, dtype=meta.dtype, meta=meta, **arguments)
+    return da.map_blocks(_write_block, write.source, name=name, chunks=chunks, dtype=meta.dtype, meta=meta, **arguments)
 
 
 def _write_block(
@@ -306,16 +298,14 @@ def compute_only(arrays: Sequence[Any], options: Mapping[str, Any]) -> None:
         options: Options for the computation.
     """
     blocks = [block for array in arrays for block in array.to_delayed().ravel()]
-    forget: Any = delayed(_forget)  # untyped
-    compute_all: Any = dask.base.compute
-    compute_all(*[forget(block) for block in blocks], **options)
+    dask.base.compute(*map(delayed(_forget), blocks), **options)
 
 
 def _forget(block: Any) -> None:
     """Return nothing for a block."""
 
 
-def _compute(lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mapping[str, Any]) -> Sequence[Any]:
+def _compute(lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mapping[str, Any]) -> Any:
     """Compute arrays. No block is written after this returns or raises."""
     flag = cancel_flag()
     for target in targets:
@@ -324,9 +314,7 @@ def _compute(lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mappi
         client = current_cluster()
         if client is not None:
             return _compute_on_cluster(client, lazy, targets, options, flag)
-        compute_all: Any = dask.base.compute  # untyped
-        values: Sequence[Any] = compute_all(*lazy, **options)
-        return values
+        return dask.base.compute(*lazy, **options)
     except Exception as error:
         for target in targets:
             target.stop()
@@ -337,20 +325,18 @@ def _compute(lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mappi
 
 def _compute_on_cluster(
     client: Any, lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mapping[str, Any], flag: CancelFlag
-) -> Sequence[Any]:
+) -> Any:
     from dask import distributed
 
-    wait: Any = distributed.wait  # untyped
     futures = client.compute(list(lazy), **options)
     try:
         while not flag.cancelled and not any(future.status == "error" for future in futures):
             with suppress(TimeoutError):
-                wait(futures, timeout=_POLL_SECONDS)
+                distributed.wait(futures, timeout=_POLL_SECONDS)
                 break
         if flag.cancelled:
             raise RuntimeError("the write was given up")
-        values: Sequence[Any] = client.gather(futures)
-        return values
+        return client.gather(futures)
     except BaseException:
         with suppress(OSError):  # some workers cannot be reached
             client.cancel(futures)  # does not stop tasks that have begun

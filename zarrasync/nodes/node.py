@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import config, formats
+from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
 from zarrasync._util import plugins
 from zarrasync.codecs.spec import Array
@@ -38,6 +39,11 @@ async def run_on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Stor
     if all(store.blocking for store in stores):
         return await run_in_worker(make)
     return await make()
+
+
+def run_blocking(store: Store, call: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that uses a store, and wait for it: on this thread if the store is blocking, else on an event loop."""
+    return bridge.run(call, blocking=store.blocking)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from zarrasync._concurrency import clock
 from zarrasync.bulk.checksum import checksum, slabs, value_checksum
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
+from zarrasync.bulk.reports import FilesReport
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")

@@ -25,10 +25,10 @@ from tests.support.shifted_clock import ShiftedClock
 from tests.support.strict_s3 import BUCKET, s3_client, serve_s3
 from zarrasync import config, stores, sync
 from zarrasync._concurrency import clock
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.jobs import claim as claims
 from zarrasync.bulk.jobs.runs import Run
+from zarrasync.bulk.reports import FilesReport
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError, ZarrError
 
@@ -131,24 +131,24 @@ def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
     store = stores.LocalStore(tmp_path)
     one, two, three = (claims.Claim(store, "") for _ in range(3))
     one.acquire(0)
-    permit = one.permit()
-    assert permit is not None
+    token = one.token()
+    assert token is not None
     taken = threading.Event()
 
     def take_over() -> None:
         two.acquire(60)
         taken.set()
 
-    with Run(store, permit):
+    with Run(store, token):
         one.restore()
         thread = threading.Thread(target=take_over)
         thread.start()
-        while json.loads((tmp_path / ".ingest/claim").read_text())["permit"] == permit.id:
+        while json.loads((tmp_path / ".ingest/claim").read_text())["token"] == token.id:
             thread.join(0.01)
         assert not taken.wait(0.6)  # it looks four times a second
     thread.join(60)
     assert taken.is_set()
-    with pytest.raises(WriteConflictError, match="another process continues it"), Run(store, permit):
+    with pytest.raises(WriteConflictError, match="another process continues it"), Run(store, token):
         pass
     two.release()
     assert names(tmp_path) == []

@@ -11,7 +11,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.covering import covering
 from zarrasync import sync
-from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.reports import FilesReport
 
 OPTIONS: dict[str, Any] = {"concat": "time", "dims": "time"}
 

@@ -89,9 +89,9 @@ def test_a_run_that_others_consider_as_ended(tmp_path: Path, *, is_known: bool):
     store = stores.LocalStore(tmp_path)
     claim = Claim(store, "")
     claim.acquire(0)
-    permit = claim.permit()
-    assert permit is not None
-    with Run(store, permit) as run, pytest.raises(WriteConflictError, match="this process was suspended"):
+    token = claim.token()
+    assert token is not None
+    with Run(store, token) as run, pytest.raises(WriteConflictError, match="this process was suspended"):
         (note,) = tmp_path.glob(".ingest/run-*")
         note.unlink()
         claim.release()

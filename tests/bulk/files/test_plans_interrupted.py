@@ -21,9 +21,10 @@ from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import FilesWork
-from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.publish import publish_arrays, publish_group
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.jobs import claim as claims
+from zarrasync.bulk.reports import FilesReport
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 
 pytest.importorskip("xarray")
@@ -31,6 +32,7 @@ pytest.importorskip("netCDF4")
 from tests.support.dying import dying_store, in_child, names
 from tests.support.ingested import read_journal, run_all, work_of
 from tests.support.netcdf import assert_same, day, joined, visible_length, write_days
+from zarrasync.nodes.node import run_blocking
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 CHUNKS = {"time": 10, "lat": 4}
@@ -299,11 +301,11 @@ def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):
     digest = FilesPlan.from_json(json.loads(plan.read_text())).digest
     assert in_child(finish_and_die, out, digest) == -signal.SIGKILL
     store = HandingStore(out)
-    permits: list[Any] = []
-    store.before = lambda: permits.append(claims.Claim(stores.LocalStore(out), "").permit_for_plan(digest))
-    permits.append(claims.Claim(store, "").permit_for_plan(digest))
-    assert len(permits) == 2
-    assert len(set(permits)) == 1
+    tokens: list[Any] = []
+    store.before = lambda: tokens.append(claims.Claim(stores.LocalStore(out), "").token_for_plan(digest))
+    tokens.append(claims.Claim(store, "").token_for_plan(digest))
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1
     continue_and_die("run", out, NEVER, plan)
     continue_and_die("finish", out, NEVER, plan)
     assert_same(out, joined(paths))
@@ -332,7 +334,9 @@ def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr
     options: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
     sync.ingest(str(tmp_path / "1.npy"), out, **options)
     expected = dict(out)
-    work.job(work.claim).publish()
+    handle = plan.handle(store, work.config)
+    run_blocking(store, publish_arrays(plan, handle))
+    run_blocking(store, publish_group(plan, handle, is_independent=True))
     assert sync.open_array(out, path="values").shape == (2, 2, 3)
     report = sync.ingest(str(tmp_path / "*.npy"), out, **options)
     assert isinstance(report, FilesReport)

@@ -98,7 +98,7 @@ async def test_a_call_that_waits_for_tasks_of_a_job_that_was_killed():
     memory = stores.MemoryStore()
     dest, claim = Distant(memory), Claim(memory, "")
     await asyncio.to_thread(claim.acquire, 0)
-    with Run(memory, claim.permit()):
+    with Run(memory, claim.token()):
         await asyncio.to_thread(claim.restore)
         await cancel_while_waiting(copy_to(dest), dest)
     await asyncio.wait_for(copy_to(dest), 30)
@@ -153,10 +153,10 @@ def test_commands_of_a_plan_that_are_cancelled_leave_its_claim(store: Store):
 def test_a_task_that_is_cancelled_leaves_no_note(store: Store):
     claim, flag = Claim(store, ""), CancelFlag()
     claim.acquire(0)
-    permit = claim.permit()
+    permission = claim.token()
     token = CALL_FLAG.set(flag)
     try:
-        with pytest.raises(CancelledError), Run(store, permit):
+        with pytest.raises(CancelledError), Run(store, permission):
             assert len(keys(store)) == 2
             flag.cancel()
             raise_if_cancelled()

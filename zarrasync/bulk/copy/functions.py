@@ -261,9 +261,7 @@ async def _work(
         sizes=sizes,
         notes=tuple(report.notes),
         left_out=tuple(report.left_out),
-        documents={
-            path: render_texts(target.format, join(target.path, path), metadata) for path, metadata in planned.items()
-        },
+        documents={path: render_texts(target.format, join(target.path, path), own) for path, own in planned.items()},
         files=files,
         consolidated=await consolidated_groups(nodes),
         overwrite=overwrite,
@@ -313,6 +311,5 @@ async def _list_source(nodes: Nodes, *, optional: bool) -> tuple[Nodes, list[str
         if not optional:
             raise
         return nodes, []
-    return [
-        (path, make_node(replace(handle_of(node), store=listed.store), node.metadata)) for path, node in nodes
-    ], keys
+    handles = {path: replace(handle_of(node), store=listed.store) for path, node in nodes}
+    return [(path, make_node(handles[path], node.metadata)) for path, node in nodes], keys

@@ -13,8 +13,9 @@ from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.semaphores import Permits, byte_budget
 from zarrasync._util.advice import in_terms_of
+from zarrasync.bulk.jobs.verification import difference
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.errors import ChecksumError, NodeExistsError, ShapeError, UnsupportedByFormat, UnsupportedOperation
+from zarrasync.errors import NodeExistsError, ShapeError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
@@ -71,9 +72,8 @@ def _plan_copy(
     metadata, source = node.metadata, handle_of(node).format
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        planned = convert_metadata(
-            metadata, node.name, source, target, changes, report.notes, has_named_dimensions=has_names
-        )
+        own = node.name, source, target, changes, report.notes
+        planned = convert_metadata(metadata, *own, has_named_dimensions=has_names)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=convert_ome(metadata.attributes, node.name, source, target, report.notes))
@@ -139,9 +139,8 @@ async def create_copies(
             (existing,) = await find_all(handle, [handle.path], (handle.format,))
             if existing is not None:
                 return await _reuse(handle, planned[path], existing.metadata)
-        created = await create_node(
-            handle, planned[path], overwrite=overwrite and not path, erase_leftovers=erase_leftovers
-        )
+        replaces = overwrite and not path
+        created = await create_node(handle, planned[path], overwrite=replaces, erase_leftovers=erase_leftovers)
         return make_node(created, planned[path])
 
     listed = target
@@ -179,11 +178,8 @@ async def clear_place(target: NodeHandle, planned: Mapping[str, Metadata], *, ov
     paths = [join(target.path, path) for path in planned if path]
     for path, node in zip(paths, await find_all(listed, paths, [target.format], strict=False), strict=True):
         if node is not None:
-            raise NodeExistsError(
-                f"a node exists at {target.at(path).name} in {target.store!r}; pass overwrite=True to replace it",
-                path=path,
-                store=repr(target.store),
-            )
+            place = target.at(path)
+            raise place.exists_error(f"a node exists at {place.name} in {place.store!r}; pass overwrite=True to replace it")
     try:
         await erase_chunks(listed, planned)
     except UnsupportedOperation:
@@ -216,11 +212,9 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
         return handle.format.render("", replace(metadata, attributes={}, source=None))
 
     if without_attributes(planned) != without_attributes(existing):
-        raise NodeExistsError(
+        raise handle.exists_error(
             f"cannot resume the copy to {handle.name} in {handle.store!r}: the existing node differs from the copy in "
-            "more than attributes; pass overwrite=True to replace it",
-            path=handle.path,
-            store=repr(handle.store),
+            "more than attributes; pass overwrite=True to replace it"
         )
     if planned.attributes != existing.attributes:  # format 2 stores them in a second document
         for key, data in handle.format.render(handle.path, planned).items():
@@ -237,9 +231,8 @@ async def consolidated_groups(nodes: Nodes) -> list[str]:
     paths = [node.path for node in groups.values()]
     find_copies = partial(find_all, source, paths, (source.format,), consolidated=None)
     found = await run_on_store(find_copies, source.store)
-    return [
-        path for path, node in zip(groups, found, strict=True) if node is not None and node.consolidated is not None
-    ]
+    pairs = zip(groups, found, strict=True)
+    return [path for path, node in pairs if node is not None and node.consolidated is not None]
 
 
 async def consolidate_copies(paths: Iterable[str], target: NodeHandle, notes: list[str]) -> None:
@@ -267,10 +260,9 @@ def layout_of(changes: LayoutChanges, path: str, metadata: ArrayMetadata) -> Lay
     compressors = changes.compressors
     if _is_by_array(compressors):
         compressors = compressors.get(path, "keep")
-    chunks, shards = metadata.chunks, metadata.shards or metadata.chunks
-    return LayoutChanges(
-        _shape(changes.chunks, path, metadata, chunks), _shape(changes.shards, path, metadata, shards), compressors
-    )
+    chunks = _shape(changes.chunks, path, metadata, metadata.chunks)
+    shards = _shape(changes.shards, path, metadata, metadata.shards or metadata.chunks)
+    return LayoutChanges(chunks, shards, compressors)
 
 
 def check_names(changes: LayoutChanges, arrays: Mapping[str, ArrayMetadata]) -> None:
@@ -368,11 +360,9 @@ async def check_free(dest: NodeHandle, keys: Sequence[str]) -> None:
     values = await run_on_store(partial(dest.store.fetch, [Request(key, 0, 1) for key in keys]), dest.store)
     existing = [key for key, value in zip(keys, values, strict=True) if value is not None]
     if existing:
-        raise NodeExistsError(
+        raise dest.exists_error(
             f"{existing[0]!r} exists in {dest.store!r} and would be replaced by a file of the source; pass "
-            "overwrite=True to replace it, or copy without all_files",
-            path=dest.path,
-            store=repr(dest.store),
+            "overwrite=True to replace it, or copy without all_files"
         )
 
 
@@ -413,10 +403,7 @@ async def copy_files(
             if verify:
                 (copied,) = await run_on_store(partial(dest.store.fetch, [Request(new_key)]), dest.store)
                 if copied is None or bytes(copied.data) != bytes(value.data):
-                    raise ChecksumError(
-                        f"verification failed: {new_key!r} in {dest.store!r} differs from {key!r} in {source!r}; "
-                        "another writer may have changed either of them"
-                    )
+                    raise difference(repr(new_key), dest.store, f"{key!r} in {source!r}")
         report.skipped += is_kept
         report.files += not is_kept
 

@@ -29,7 +29,7 @@ from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.display.progress import IngestReport, part_of
-from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.paths import join
@@ -134,7 +134,7 @@ class CopyWork(ClaimedWork):
                 )
             elif not has_begun:
                 if claim.found.get("is_new") and not self.overwrite:
-                    raise self._interrupted(resume=resume)
+                    raise self._target.exists_error(self._interrupted(resume=resume))
                 with in_terms_of(*OR_RESUME):
                     clear = partial(clear_place, self._target, self._planned, overwrite=self.overwrite)
                     is_empty = await run_on_store(clear, self.store)
@@ -173,20 +173,15 @@ class CopyWork(ClaimedWork):
     @cached_property
     def layout_digest(self) -> str:
         """A digest of the arrays of the copy, by which a later call knows that it resumes the same copy."""
-        layouts = {
-            path: render_texts(self.format, path, replace(metadata, attributes={}, source=None))
-            for path, metadata in self._planned.items()
-        }
-        return digest_of(layouts)
+        plain = {path: replace(own, attributes={}, source=None) for path, own in self._planned.items()}
+        return digest_of({path: render_texts(self.format, path, metadata) for path, metadata in plain.items()})
 
-    def _interrupted(self, *, resume: bool) -> NodeExistsError:
+    def _interrupted(self, *, resume: bool) -> str:
         place = f"{self._target.name} in {self.store!r}"
-        return NodeExistsError(
-            f"cannot resume the copy to {place}: the interrupted one has another layout; pass overwrite=True to replace it"
-            if resume
-            else f"a job was interrupted that has written values to {place}; pass overwrite=True to replace them, {RESUME}",
-            path=self.path,
-            store=repr(self.store),
+        if resume:
+            return f"cannot resume the copy to {place}: the interrupted one has another layout; pass overwrite=True to replace it"
+        return (
+            f"a job was interrupted that has written values to {place}; pass overwrite=True to replace them, {RESUME}"
         )
 
     async def publish(self, *, verify: bool) -> CopyReport:

@@ -9,8 +9,8 @@ From the ground up:
    ``conversions`` changes values to the units and the data type of the dataset.
 2. ``records``: ``journal`` records the ingested files in the dataset. ``plan`` is the plan of a job, and ``target`` the state of the
    destination.
-3. ``planning``: ``choice`` leaves out the files that the destination contains, and those that do not fit. ``variables``,
-   ``compare``, ``fitting``, ``axis``, ``matching`` and ``make_plan`` derive a ``FilesPlan`` from the headers and the destination.
+3. ``planning``: ``file_choice`` leaves out the files that the destination contains, and those that do not fit. ``variables``,
+   ``comparison``, ``consistency``, ``axis``, ``matching`` and ``make_plan`` derive a ``FilesPlan`` from the headers and the destination.
 4. ``running``: ``tasks`` writes the rows of each task. Tasks are independent, so threads, processes or machines can share them.
    ``moved_rows`` makes room for late rows. ``publish`` stores the documents that make the new rows visible, the group's last,
    also after a kill. ``planned_job`` runs and publishes a plan, in one call or as commands of other processes.

@@ -16,14 +16,13 @@ from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import FilesWork, missing_credentials
-from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.datasets import register_preprocess
 from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of, plan_with_document
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
-from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.reports import CheckReport, FilesReport, add_reports
 from zarrasync.display.progress import report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.conventions.cf_times import UNITS
@@ -105,21 +104,17 @@ def plan_ingestion(parameters: Parameters, plan: Any = None) -> AsyncJobPlan:
         dest = NodeLocation(store, job.handle.path, name_of(parameters.store))
         location = PlanLocation.of(plan, dest, parameters.storage_options, parameters.config)
 
-        def planned(files: FilesPlan | None, report: FilesReport) -> AsyncJobPlan:
+        def planned(files: FilesPlan | None, report: FilesReport) -> tuple[AsyncJobPlan, dict[str, Any] | None]:
             notes = (*report.notes, *(() if files is None else missing_credentials(files)))
             work = FilesWork(files, dest, job.handle.config, report.known, notes, tuple(report.left_out))
-            return AsyncJobPlan(work, location if dest.name else None)
+            return plan_with_document(work, location)
 
-        with location.saving() as save_document:
-
-            def save(files: FilesPlan | None, report: FilesReport) -> None:
-                if dest.name:
-                    save_document(planned(files, report).to_json())
-
-            files, report = job.plan_only(workers, save, transaction)
+        with location.saving() as save:
+            files, report = job.plan_only(workers, lambda *found: save(planned(*found)[1]), transaction)
+            plan_of_job, document = planned(files, report)
             if files is None:
-                save(files, report)
-        return planned(files, report)
+                save(document)
+        return plan_of_job
 
 
 def check_ingestion(parameters: Parameters) -> CheckReport:
@@ -173,11 +168,8 @@ def make_job(
     options = parameters.storage_options
     handle, _ = resolve_node(parameters.store, parameters.path, zarr_format, options, parameters.config)
     if not isinstance(handle.format.zarr_format, int):
-        raise UnsupportedByFormat(
-            f"files can be ingested into Zarr format 2 or 3, not {handle.format.zarr_format!r}",
-            zarr_format=handle.format.zarr_format,
-            feature="dimension names",
-        )
+        message = f"files can be ingested into Zarr format 2 or 3, not {handle.format.zarr_format!r}"
+        raise UnsupportedByFormat(message, zarr_format=handle.format.zarr_format, feature="dimension names")
     store = handle.store if isinstance(handle.store, CountingStore) else CountingStore(handle.store)
     files, missing = found or _find(parameters)
     if parameters.concat is None and len(files) > 1:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
@@ -22,13 +22,13 @@ from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
 from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
-from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan import TaskRun
 from zarrasync.bulk.overwrite_guard import contains
+from zarrasync.bulk.reports import CheckReport, FilesReport
 from zarrasync.display.progress import JobProgress, ignore_progress
 from zarrasync.display.text import counted, listed
 from zarrasync.errors import (
@@ -43,13 +43,12 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import open_group
-from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.node import NodeHandle, run_blocking, run_on_store
 from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
 
 _MILDER: dict[str, Any] = {"on_duplicate": "skip", "on_gap": "report"}
 """What a check of files does instead of an error, so that it finds the other problems as well."""
-T = TypeVar("T")
 
 
 class Job:
@@ -81,6 +80,10 @@ class Job:
         self._files, others = [*distinct.values()], len(files) - len(distinct)
         self._notes = [f"{counted(others, 'file')} left out: other names of the same files"] * bool(others)
         self._parameters = parameters
+        self._is_replaced = parameters.mode == "w"
+        name = "append" if parameters.append else "region" if parameters.region is not None else ""
+        # Parts of messages, and the text that replaces them, because mode="w" excludes other parameters of this job.
+        self._advice = [("mode='w'", f"mode='w' instead of {name}")] * bool(name)
         self.claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
         self._bad = dict(missing)
@@ -104,31 +107,14 @@ class Job:
             raise header.error
 
         async def store() -> None:
-            handle = self.handle
-            mode: Any = self._parameters.mode if self._parameters.mode in ("w", "w-") else "a"
-            opened = open_group(
-                handle.store, path=handle.path, mode=mode, zarr_format=handle.format.zarr_format, config=handle.config
-            )
-            group = await run_on_store(lambda: opened, handle.store)
+            handle, mode = self.handle, self._parameters.mode if self._parameters.mode in ("w", "w-") else "a"
+            options: Any = {"mode": mode, "zarr_format": handle.format.zarr_format, "config": handle.config}
+            group = await run_on_store(partial(open_group, handle.store, path=handle.path, **options), handle.store)
             if not header.attributes.items() <= group.attrs.items():
                 await group.update_attributes(header.attributes)
 
-        self._run(store())
+        run_blocking(self.handle.store, store())
         return FilesReport()
-
-    @property
-    def _advice(self) -> list[tuple[str, str]]:
-        """Parts of messages, and the text that replaces them: ``mode="w"`` excludes other parameters of this job."""
-        name = "append" if self._parameters.append else "region" if self._parameters.region is not None else ""
-        return [("mode='w'", f"mode='w' instead of {name}")] if name else []
-
-    @property
-    def _is_replaced(self) -> bool:
-        """Whether an existing dataset is erased before the files are ingested."""
-        return self._parameters.mode == "w"
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self.handle.store.blocking)
 
     def _acquire(self, workers: FileWorkers) -> None:
         """Keep other jobs away from the destination until the context of the claim ends."""
@@ -159,11 +145,11 @@ class Job:
                 progress.report = report
             if job is None:
                 break
-            permit = None if workers.is_local else self.claim.permit()
+            token = None if workers.is_local else self.claim.token()
             try:
                 job.prepare()
                 numbers = job.unfinished(report, progress)
-                job.run_tasks(TaskRun(numbers, workers, permit, report, progress or ignore_progress, verify))
+                job.run_tasks(TaskRun(numbers, workers, token, report, progress or ignore_progress, verify))
             except SourceFilesError as error:
                 complete_earlier_job(self.claim, self.handle)  # which restores rows that should have moved
                 if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():
@@ -300,7 +286,9 @@ class Job:
         parameters = self._parameters
         if self._is_replaced:
             self._refuse_own_sources()
-        target = Target(self.handle) if self._is_replaced else self._run(read_target(self.handle, parameters.dim))
+        target = Target(self.handle)
+        if not self._is_replaced:
+            target = run_blocking(self.handle.store, read_target(self.handle, parameters.dim))
         if parameters.reader.labels is None:
             target.labels = None
         self._check_destination(target)
@@ -320,7 +308,7 @@ class Job:
                 self._refuse_existing(target, files)
         small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
         if target.group is not None:
-            self._run(read_constants(target, parameters.dim, small))
+            run_blocking(self.handle.store, read_constants(target, parameters.dim, small))
         config = self.handle.config
         headers = workers.headers([file for file in files if file.name not in self._bad], parameters.reader, config)
 
@@ -347,11 +335,8 @@ class Job:
     def _check_destination(self, target: Target) -> None:
         needs, is_there = self._parameters.region is not None, target.group is not None
         if (self._parameters.mode == "r+" or needs) and not is_there:
-            raise NodeNotFoundError(
-                f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}",
-                path=self.handle.path,
-                store=repr(self.handle.store),
-            )
+            message = f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}"
+            raise NodeNotFoundError(message, path=self.handle.path, store=repr(self.handle.store))
         if self._parameters.mode == "w-" and is_there:
             raise self._exists("a group exists at {place}; pass mode='w' to replace it")
         if is_there and target.journal.dim not in ("", self._parameters.dim):
@@ -397,7 +382,7 @@ class Job:
         found = self.claim.found
         if plan.is_new and not self._is_replaced and found.get("is_new") and found.get("plan") != plan.digest:
             if found.get("request") == self._request:  # of which files were found to be bad, or have changed since
-                self._run(erase_arrays(self.handle, found.get("arrays", ())))
+                run_blocking(self.handle.store, erase_arrays(self.handle, found.get("arrays", ())))
                 return
             raise self._exists(
                 f"an ingestion of {found.get('files')} into {{place}} was interrupted; repeat it with the same files and "
@@ -412,12 +397,12 @@ class Job:
 
     def _exists(self, text: str) -> NodeExistsError:
         place = f"{self.handle.name} in {self.handle.store!r}"
-        return NodeExistsError(text.replace("{place}", place), path=self.handle.path, store=repr(self.handle.store))
+        return self.handle.exists_error(text.replace("{place}", place))
 
     def _refuse_members(self, plan: FilesPlan) -> None:
         """Raise an error if arrays or groups exist where a new dataset will be, although the group does not exist."""
         paths = [join(self.handle.path, array.name) for array in plan.arrays]
-        nodes = self._run(find_all(self.handle, paths, (self.handle.format,), strict=False))
+        nodes = run_blocking(self.handle.store, find_all(self.handle, paths, (self.handle.format,), strict=False))
         for path, node in zip(paths, nodes, strict=True):
             if node is not None and self.claim.found.get("plan") != plan.digest:
                 raise self._exists(
@@ -428,9 +413,9 @@ class Job:
 
     def _erase(self) -> None:
         """Erase the dataset that is replaced, or what an interrupted job has left."""
-        self._run(erase_node(self.handle))
+        run_blocking(self.handle.store, erase_node(self.handle))
         if self.claim.found.get("is_new"):
-            self._run(erase_arrays(self.handle, self.claim.found.get("arrays", ())))
+            run_blocking(self.handle.store, erase_arrays(self.handle, self.claim.found.get("arrays", ())))
 
 
 def _text(files: Sequence[SourceFile]) -> str:

@@ -40,9 +40,8 @@ class FileOptions:
     dims: Sequence[str] | None = None
     decode: bool = False
     engine: str | None = None
-    engine_options: Mapping[str, Any] = field(
-        default_factory=dict, repr=False, hash=False
-    )  # which may contain credentials
+    # Options may contain credentials.
+    engine_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False, metadata=TRANSIENT)
 
     def __post_init__(self) -> None:

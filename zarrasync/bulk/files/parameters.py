@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
-from zarrasync.bulk.files.sources.name_labels import check_pattern
+from zarrasync.bulk.files.sources.name_labels import parse_pattern
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS
 from zarrasync.display.progress import ProgressLike
 from zarrasync.metadata.create import check_options
@@ -90,16 +90,11 @@ class Parameters:
             )
         if is_change and self.mode in ("w", "w-"):
             raise ValueError(f"mode={self.mode!r} creates a dataset, but append and region change an existing one")
-        needs = {
-            "append and region need the name of the dimension along which files are joined; pass concat='time'": is_change,
-            "reserve needs the name of the dimension along which files are joined; pass concat='time'": self.reserve,
-            "labels need the name of the dimension along which files are joined; pass concat='time'": source.labels
-            != "",
-        }
-        for message in (message for message, is_given in needs.items() if is_given and not self.concat):
-            raise ValueError(message)
+        needs = {"append and region need": is_change, "reserve needs": self.reserve, "labels need": source.labels != ""}
+        for what in (what for what, is_given in needs.items() if is_given and not self.concat):
+            raise ValueError(f"{what} the name of the dimension along which files are joined; pass concat='time'")
         if source.labels:
-            check_pattern(source.labels)
+            parse_pattern(source.labels)
         vars(self)["region"] = _rows(self.region, self.concat)
 
     @property
@@ -123,13 +118,8 @@ class Parameters:
     def digest(self) -> str:
         """A digest of the parameters that determine the stored values of a new dataset."""
         source, layout = self.source, self.layout
-        reader = [
-            source.group,
-            source.decode,
-            source.dims,
-            *([source.engine_options] * bool(source.engine_options)),
-            *([source.labels] * (source.labels != "")),
-        ]
+        rarer = [*([source.engine_options] * bool(source.engine_options)), *([source.labels] * (source.labels != ""))]
+        reader = [source.group, source.decode, source.dims, *rarer]
         options = {name: value for name, value in layout.options.items() if name != "zarr_format"}
         values = [self.dim, sorted(source.variables), options, layout.encoding, reader]
         digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -105,18 +105,14 @@ def _boxes(stage: Sequence[Output], size: int) -> Iterator[tuple[Box, Sizes]]:
     """Yield boxes of whole stored values for which at most a number of bytes is read, unless one needs more."""
     for path, source, target, factors in stage:
         itemsize, cell = _itemsize(target), math.prod(factors)
-        near = [
-            tuple(max(1, n // factor) for n, factor in zip(shape, factors, strict=True))
-            for shape in (source.chunks, source.write_chunks)
-        ]
+        shapes = [zip(shape, factors, strict=True) for shape in (source.chunks, source.write_chunks)]
+        near = [tuple(max(1, n // factor) for n, factor in pairs) for pairs in shapes]
         for region in BlockShapes(target.grid, *near).blocks(size // (itemsize * cell)):
             needed = finer_region(region, factors, source.shape)
             (reads, read), (writes, _) = _touched(needed, source.grid), _touched(region, target.grid)
             volume, written = (math.prod(part.stop - part.start for part in parts) for parts in (needed, region))
-            yield (
-                Box(path, *corners(region)),
-                Sizes(volume * itemsize, read * itemsize, written * itemsize, reads + writes),
-            )
+            sizes = Sizes(volume * itemsize, read * itemsize, written * itemsize, reads + writes)
+            yield Box(path, *corners(region)), sizes
 
 
 def finer_region(region: Region, factors: Sequence[int], shape: Sequence[int]) -> Region:

@@ -14,13 +14,12 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import ignore_cancellation, raise_if_cancelled
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
-from zarrasync.bulk.jobs.runs import Permit
+from zarrasync.bulk.jobs.runs import FencingToken
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, Lease, Observed
@@ -28,7 +27,7 @@ from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, L
 _log = logging.getLogger(__name__)
 WAIT_SECONDS = 600.0
 """Time that jobs wait for others by default."""
-_OWN = ("owner", "id", "beat", "state", "permit")
+_OWN = ("owner", "id", "beat", "state", "token")
 _KEPT = ("interrupted", "created")
 """Members of a claim that are about the folder, and not about a job."""
 
@@ -42,6 +41,7 @@ class Claim(Lease):
 
     Attributes:
         folder: Where the claim is stored, with the marks of finished tasks.
+        is_enabled: Whether the store supports claims.
         found: The content of the claim that this one continues or replaces.
         is_published: Whether the result of the job is published, so that no other job has to continue it.
     """
@@ -49,16 +49,12 @@ class Claim(Lease):
     def __init__(self, store: Store, path: str) -> None:
         self.folder = ClaimFolder(store, path)
         super().__init__(store, self.folder.claim_key, self.folder.dataset)
+        self.is_enabled = self.folder.is_enabled
         self.found: Entry = {}
         self.is_published = False
-        self._has_permit = False
+        self._has_token = False
         self._created = 0
         self._new_marks, self._notes = set[str](), Entry()
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether the store supports claims."""
-        return self.folder.is_enabled
 
     # -------------------------------------------------------------- acquiring
 
@@ -100,7 +96,7 @@ class Claim(Lease):
             )
 
         self._run(self.enter(choose, busy, wait))
-        self._has_permit = self.is_published = False
+        self._has_token = self.is_published = False
         try:
             self.wait_for_runs(max(end - clock.monotonic(), DEAD_SECONDS + 1))
         except BaseException:
@@ -114,7 +110,7 @@ class Claim(Lease):
         if not content:
             self._created = max(self._created, await self.folder.create())
         created = max(self._created, _created(content))
-        own = self.new_entry(permit=uuid.uuid4().hex, created=created, **({"planned": True} if for_plan else {}))
+        own = self.new_entry(token=uuid.uuid4().hex, created=created, **({"planned": True} if for_plan else {}))
         return {**_with_interruption(content), **own}
 
     def planned(self) -> Entry:
@@ -129,9 +125,8 @@ class Claim(Lease):
 
     def _check_plan(self, content: Entry, digest: str) -> None:
         if content.get("plan") != digest:
-            raise WriteConflictError(
-                f"the plan is not in progress in {self.folder.dataset}: it was finished, abandoned, or replaced",
-                key=self.folder.claim_key,
+            raise self.folder.conflict(
+                f"the plan is not in progress in {self.folder.dataset}: it was finished, abandoned, or replaced"
             )
 
     # -------------------------------------------------------------- keeping
@@ -166,10 +161,9 @@ class Claim(Lease):
     def check(self) -> None:
         """Raise an error if another job has taken the claim over."""
         if self.is_lost:
-            raise WriteConflictError(
+            raise self.folder.conflict(
                 f"another job has taken over {self.folder.dataset}, because this one was suspended for more than "
-                f"{DEAD_SECONDS:.0f} s; repeat the call",
-                key=self.folder.claim_key,
+                f"{DEAD_SECONDS:.0f} s; repeat the call"
             )
 
     # -------------------------------------------------------------- tasks
@@ -183,17 +177,17 @@ class Claim(Lease):
         if not (key := self.folder.task_key(digest, number)):
             return
         self._new_marks.add(key)
-        self.folder.mark(key)
+        self.folder.put(key)
         try:
             self.check()
         except WriteConflictError:
             self.folder.erase([key])
             raise
 
-    def permit(self) -> Permit | None:
+    def token(self) -> FencingToken | None:
         """Return the permission for other processes to run tasks of this job, until ``end_runs`` is called."""
-        self._has_permit, self.folder.is_own = True, False
-        return Permit(self.folder.path, self.entry.get("permit", "")) if self.is_enabled else None
+        self._has_token, self.folder.is_own = True, False
+        return FencingToken(self.folder.path, self.entry.get("token", "")) if self.is_enabled else None
 
     def end_runs(self, wait: float) -> None:
         """Withdraw the permission to run tasks, and wait until no task runs on another process.
@@ -203,11 +197,11 @@ class Claim(Lease):
         Raises:
             WriteConflictError: If a task continues for longer, or another job has taken the claim over.
         """
-        if self._has_permit:
-            self.update(permit=uuid.uuid4().hex)
+        if self._has_token:
+            self.update(token=uuid.uuid4().hex)
         self.wait_for_runs(wait)
 
-    def permit_for_plan(self, digest: str) -> Permit | None:
+    def token_for_plan(self, digest: str) -> FencingToken | None:
         """Return the permission to run tasks of a plan. It ends when the plan is finished or abandoned.
 
         Raises:
@@ -222,9 +216,7 @@ class Claim(Lease):
             if content.get("state") == "planned":
                 break
             if not Observed().is_over(content):
-                raise WriteConflictError(
-                    f"another process finishes or abandons the plan in {self.folder.dataset}", key=self.folder.claim_key
-                )
+                raise self.folder.conflict(f"another process finishes or abandons the plan in {self.folder.dataset}")
             # That process was killed. If it was only suspended, it notices that the identity has changed.
             own = {"id": uuid.uuid4().hex, "state": "planned", "planned": True}
             content = {**_with_interruption(content), **own}
@@ -233,7 +225,7 @@ class Claim(Lease):
             except WriteConflictError:
                 continue  # another task has done the same
             break
-        return Permit(self.folder.path, content.get("permit", ""))
+        return FencingToken(self.folder.path, content.get("token", ""))
 
     def wait_for_runs(self, wait: float) -> None:
         """Wait until no task runs on another process.
@@ -265,10 +257,6 @@ class Claim(Lease):
         self.release()
 
     # -------------------------------------------------------------- publishing
-
-    def note_commit(self) -> None:
-        """Note that the result is published completely, such as by the commit of a transaction."""
-        self.update(committed=True)
 
     @property
     def is_committed(self) -> bool:
@@ -331,9 +319,7 @@ class Claim(Lease):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         is_kept = error is not None and not self.is_published and "plan" in {**self.entry, **self._notes}
         is_kept |= bool(self.entry.get("cut"))
         self.restore() if is_kept else self.release()
@@ -364,18 +350,16 @@ def wait_for_jobs(store: Store, path: str, wait: float) -> None:
         if observed.is_over(content):
             return
         if clock.monotonic() > end:
-            raise WriteConflictError(
-                f"another job writes {folder.dataset}, and did not end within {wait:.0f} s; repeat the call when it has ended",
-                key=folder.claim_key,
+            raise folder.conflict(
+                f"another job writes {folder.dataset}, and did not end within {wait:.0f} s; repeat the call when it has ended"
             )
         clock.sleep_blocking(POLL_SECONDS)
 
 
 def _unfinished_plan(content: Entry, folder: ClaimFolder) -> WriteConflictError:
-    return WriteConflictError(
+    return folder.conflict(
         f"a plan of {content.get('files')} for {folder.dataset} is not finished: run its tasks, then "
-        "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`",
-        key=folder.claim_key,
+        "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`"
     )
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN, JOB_RECORD, JOB_TASK
-from zarrasync.nodes.node import JOB_FOLDER
+from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.stores import Request, Store
 from zarrasync.stores.leases import POLL_SECONDS, Entry, Observed, entry_of
 
-T = TypeVar("T")
 KEPT = "kept"
 """The folder below, with values that the next job needs if this one is interrupted."""
 
@@ -46,9 +45,6 @@ class ClaimFolder:
         self.is_own = self.keeps = False
         self._own_keys = dict[str, None]()
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self._store.blocking)
-
     @property
     def dataset(self) -> str:
         """The path of the dataset and its store, for messages."""
@@ -59,17 +55,22 @@ class ClaimFolder:
         return self.is_enabled and self._store.listable
 
     def _keys(self) -> list[str]:
-        return [*self._own_keys] if self.is_own else self._run(self._store.list_prefix(f"{self.path}/"))
+        return [*self._own_keys] if self.is_own else run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
 
-    def _put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes = b"") -> None:
+        """Store a value, such as the mark of a task, which is empty."""
         self._own_keys[key] = None
-        self._run(self._store.put(key, data))
+        run_blocking(self._store, self._store.put(key, data))
 
     # -------------------------------------------------------------- the claim
 
+    def conflict(self, message: str) -> WriteConflictError:
+        """Return the error for a claim that another job has."""
+        return WriteConflictError(message, key=self.claim_key)
+
     def claim(self) -> Entry:
         """Return the claim; ``{}`` without one."""
-        (value,) = self._run(self._store.fetch([Request(self.claim_key)]))
+        (value,) = run_blocking(self._store, self._store.fetch([Request(self.claim_key)]))
         return entry_of(value)
 
     async def create(self) -> int:
@@ -120,14 +121,10 @@ class ClaimFolder:
         """Return the key of the value that marks a task of a plan as finished; empty without claims."""
         return f"{self.path}/{JOB_TASK}{digest}-{number}" if self.is_enabled else ""
 
-    def mark(self, key: str) -> None:
-        """Store the mark of a task."""
-        self._put(key, b"")
-
     def erase(self, keys: Sequence[str]) -> None:
         """Erase values."""
         if keys:
-            self._run(self._store.erase_values(keys))
+            run_blocking(self._store, self._store.erase_values(keys))
         for key in keys:
             self._own_keys.pop(key, None)
 
@@ -162,7 +159,7 @@ class ClaimFolder:
     def results(self, digest: str) -> Iterator[bytes]:
         """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""
         for number in sorted(self.finished(digest)):
-            yield self._run(self._store.get(self.task_key(digest, number))) or b""
+            yield run_blocking(self._store, self._store.get(self.task_key(digest, number))) or b""
 
     def forget_tasks(self) -> None:
         """Remove marks and notes, because the result is published, or other tasks will replace the values."""
@@ -185,13 +182,14 @@ class ClaimFolder:
         end, observed, is_interrupted = clock.monotonic() + wait, dict[str, Observed](), False
         while True:
             raise_if_cancelled()
-            keys = self._run(self._store.list_prefix(f"{self.path}/"))
+            keys = run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
             notes = [key for key in keys if key.startswith(f"{self.path}/run-")]
-            found = zip(notes, self._run(self._store.fetch([Request(key) for key in notes])), strict=True)
-            running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(entry_of(note))]
+            values = run_blocking(self._store, self._store.fetch([Request(key) for key in notes]))
+            found = zip(notes, map(entry_of, values), strict=True)
+            running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(note)]
             is_interrupted |= len(running) < len(notes)
             if not running:
-                self._run(self._store.erase_values(notes))
+                run_blocking(self._store, self._store.erase_values(notes))
                 return is_interrupted
             if clock.monotonic() > end:
                 raise WriteConflictError(
@@ -205,15 +203,15 @@ class ClaimFolder:
 
     def save_transaction(self, state: bytes) -> None:
         """Keep the state of a transaction for the processes that continue it."""
-        self._put(f"{self.path}/transaction", state)
+        self.put(f"{self.path}/transaction", state)
 
     def transaction(self) -> bytes:
         """Return the state of the transaction of the plan that is not finished; empty without one."""
-        return self._run(self._store.get(f"{self.path}/transaction")) or b""
+        return run_blocking(self._store, self._store.get(f"{self.path}/transaction")) or b""
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         """Store what will be published, so that another job can complete it if this process ends meanwhile."""
-        self._put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode())
+        self.put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode())
 
     def record(self) -> dict[str, Any] | None:
         """Return what an earlier job has begun to publish; ``None`` if it has published all of it.
@@ -221,14 +219,14 @@ class ClaimFolder:
         Raises:
             StoreError: If the record is damaged.
         """
-        data = self._run(self._store.get(f"{self.path}/{JOB_RECORD}"))
+        data = run_blocking(self._store, self._store.get(f"{self.path}/{JOB_RECORD}"))
         if data is None:
             return None
         try:
             record = json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
             raise self.damaged_record(error) from error
-        if not isinstance(record, dict) or not isinstance(record.get("plan", {}), dict):
+        if not isinstance(record, dict):
             raise self.damaged_record("expected an object with a plan")
         return record
 

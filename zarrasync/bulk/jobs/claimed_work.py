@@ -20,9 +20,9 @@ from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, Options, PlannedWork, Task, TaskRun, plan_with_document
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
-from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
@@ -30,7 +30,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted
 from zarrasync.display.values import strict
-from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.transfer.threads import Progress
 
@@ -103,12 +103,8 @@ class ClaimedWork(PlannedWork):
     def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         return digest_of({**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()})
 
-    def opened(self, credentials: Credentials) -> Self:
-        return replace(
-            self,
-            source=self.source.opened(credentials.source_options),
-            dest=self.dest.opened(credentials.storage_options),
-        )
+    def opened(self, options: Options, source_options: Options = None) -> Self:
+        return replace(self, source=self.source.opened(source_options), dest=self.dest.opened(options))
 
     # -------------------------------------------------------------- tasks and sizes
 
@@ -193,10 +189,9 @@ class ClaimedWork(PlannedWork):
             WriteConflictError: If one was.
         """
         if claim.is_publishing and not self.overwrite:
-            raise WriteConflictError(
+            raise claim.folder.conflict(
                 f"a job that writes {claim.found.get('files') or 'files'} was interrupted while it published its result in "
-                f"{claim.folder.dataset}; repeat that job first",
-                key=claim.folder.claim_key,
+                f"{claim.folder.dataset}; repeat that job first"
             )
 
     @asynccontextmanager
@@ -215,7 +210,7 @@ class ClaimedWork(PlannedWork):
             await run_in_new_thread(partial(claim.acquire, WAIT_SECONDS))
             self.check_found(claim)
             if not workers.is_local:
-                workers.permit(self.store.notes, claim.permit())
+                workers.require(self.store.notes, claim.token())
             yield claim
         except BaseException as error:
             await run_cleanup(partial(run_in_new_thread, partial(claim.__exit__, type(error), error, None)))
@@ -261,20 +256,20 @@ class ClaimedWork(PlannedWork):
 
         if run.workers.is_local:
             for number in run.numbers:
-                done(number, self.run_task(number, run.permit, verify=run.verify))
+                done(number, self.run_task(number, run.token, verify=run.verify))
             return
         run.workers.check_stores(self.store, self.source.store)
         for _, stage in groupby(run.numbers, lambda number: self.tasks[number].stage):
-            run.workers.run(stage, lambda n: partial(self.part(n).run_task, n, run.permit, verify=run.verify), done)
+            run.workers.run(stage, lambda n: partial(self.part(n).run_task, n, run.token, verify=run.verify), done)
 
     def part(self, number: int) -> ClaimedWork:
         """Return the work as it is sent to the process that runs a task."""
         return self
 
-    def run_task(self, number: int, permit: Permit | None, *, verify: bool) -> IngestReport:
+    def run_task(self, number: int, token: FencingToken | None, *, verify: bool) -> IngestReport:
         """Run a task in this process after the stages before, and mark it."""
         self._wait_for_stages(self.tasks[number].stage)
-        with Run(self.store.notes, permit) as run:
+        with Run(self.store.notes, token) as run:
             report = self.write(number, lambda nbytes: run.check(), verify=verify)
             run.mark(self.claim.folder.task_key(self.digest, number))
         return report
@@ -307,7 +302,7 @@ class ClaimedWork(PlannedWork):
             claim.folder.check_finished(self.digest, len(self.tasks))
         claim.check()
         report = self._run(self.publish(verify=verify))
-        claim.note_commit()  # before the marks of tasks are erased
+        claim.update(committed=True)  # before the marks of tasks are erased
         return report
 
     def is_visible(self, claim: Claim) -> bool:
@@ -341,17 +336,11 @@ async def begin_plan(work: ClaimedWork, location: PlanLocation) -> AsyncJobPlan:
         raise UnsupportedOperation(
             f"no plan of this job can be made for {work.store!r}, because its tasks would not share a commit; write it in one call"
         )
-    plan = AsyncJobPlan(work, location)
-    try:
-        document = plan.to_json()
-    except UnsupportedOperation:
-        if not location.is_inside:
-            raise
-        plan, document = AsyncJobPlan(work, None), None
+    plan, document = plan_with_document(work, location)
 
     def begin() -> None:
         with location.saving() as save:
-            work.begin(lambda: None if document is None else save(document))
+            work.begin(partial(save, document))
 
     await run_in_new_thread(begin)
     return plan

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,15 +17,16 @@ from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
-from zarrasync.bulk.jobs.runs import Permit
+from zarrasync.bulk.jobs.runs import FencingToken
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import measured
 from zarrasync.display.explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
+Options: TypeAlias = Mapping[str, Any] | None
 VERSION = 1
 """The version of stored plans."""
 
@@ -50,29 +51,13 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Credentials:
-    """Options with which a process opens the locations of a plan, which contains no credentials.
-
-    Attributes:
-        storage_options: Options of the filesystem or object store of the destination.
-        source_options: Options of the filesystem or object store of the sources.
-    """
-
-    storage_options: Mapping[str, Any] | None = None
-    source_options: Mapping[str, Any] | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.storage_options or self.source_options)
-
-
-@dataclass(frozen=True)
 class TaskRun:
     """A call that runs tasks.
 
     Attributes:
         numbers: The numbers of the tasks.
         workers: The workers that run them.
-        permit: The permission of processes that do not have the claim; ``None`` if this process has it, or without claims.
+        token: The permission of processes that do not have the claim; ``None`` if this process has it, or without claims.
         report: The report to add counts to.
         advance: Called with the number of bytes written since the last call.
         verify: Whether to read the values back and compare them.
@@ -80,7 +65,7 @@ class TaskRun:
 
     numbers: Sequence[int]
     workers: Any
-    permit: Permit | None
+    token: FencingToken | None
     report: Any
     advance: Progress
     verify: bool
@@ -138,8 +123,13 @@ class PlannedWork(ABC):
         """
 
     @abstractmethod
-    def opened(self, credentials: Credentials) -> PlannedWork:
-        """Return the same work with other credentials."""
+    def opened(self, options: Options, source_options: Options = None) -> PlannedWork:
+        """Return the same work with other credentials.
+
+        Args:
+            options: Options of the filesystem or object store of the destination.
+            source_options: Options of the filesystem or object store of the sources.
+        """
 
     # -------------------------------------------------------------- commands
 
@@ -167,16 +157,14 @@ class PlannedWork(ABC):
         report, claim = self.new_report(), self.claim
         if not numbers:
             return IngestReport() if self.tasks else report
-        permit, sizes = claim.permit_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
+        token, sizes = claim.token_for_plan(self.digest), {number: self.tasks[number].nbytes for number in numbers}
         finished = claim.folder.finished(self.digest) & sizes.keys()
         report.skipped, name = len(finished), f"{self.kind} {job_name(self.store, self.path)}"
-        with (
-            closing(self.new_workers(executor)) as workers,
-            measured(report, progress, sum(sizes.values()), name) as advance,
-        ):
+        total = sum(sizes.values())
+        with closing(self.new_workers(executor)) as workers, measured(report, progress, total, name) as advance:
             skip_of(advance)(sum(sizes[number] for number in finished))
             waiting = [number for number in numbers if number not in finished]
-            self.run_tasks(TaskRun(waiting, workers, permit, report, advance, verify))
+            self.run_tasks(TaskRun(waiting, workers, token, report, advance, verify))
         return report
 
     def finish(self, *, verify: bool) -> Any:
@@ -330,7 +318,7 @@ class AsyncJobPlan:
         """
         count = len(self._work.tasks)
         numbers = range(count) if task is None else sorted({number for number in _numbers(task) if number < count})
-        work = self._work.opened(Credentials(storage_options, source_options))
+        work = self._work.opened(storage_options, source_options)
         call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
         return await run_in_new_thread(call)
 
@@ -350,7 +338,7 @@ class AsyncJobPlan:
             WriteConflictError: If the plan was abandoned or replaced.
             StoreError: If the store failed.
         """
-        work = self._work.opened(Credentials(storage_options))
+        work = self._work.opened(storage_options)
         report = await run_in_new_thread(partial(work.finish, verify=verify))
         await self._erase()
         return report
@@ -367,7 +355,7 @@ class AsyncJobPlan:
             WriteConflictError: If the result is being published, or the plan was finished or abandoned.
             StoreError: If the store failed.
         """
-        await run_in_new_thread(self._work.opened(Credentials(storage_options)).abandon)
+        await run_in_new_thread(self._work.opened(storage_options).abandon)
         await self._erase()
 
     async def _erase(self) -> None:
@@ -379,6 +367,21 @@ class AsyncJobPlan:
 
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()  # the protocol of notebooks
+
+
+def plan_with_document(work: PlannedWork, location: PlanLocation) -> tuple[AsyncJobPlan, dict[str, Any] | None]:
+    """Return the plan for work, and its document; none in the destination if sources or the destination have no names.
+
+    Raises:
+        UnsupportedOperation: If they have no names, and the document would lie elsewhere.
+    """
+    plan = AsyncJobPlan(work, location)
+    try:
+        return plan, plan.to_json()
+    except UnsupportedOperation:
+        if not location.is_inside:
+            raise
+        return AsyncJobPlan(work, None), None
 
 
 def _numbers(task: Any) -> list[int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import ignore_cancellation
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
@@ -18,11 +17,9 @@ from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, ReadOnlyError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN
-from zarrasync.nodes.node import JOB_FOLDER
+from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Request, Store, resolve
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,19 +103,21 @@ class PlanLocation:
     is_inside: bool
 
     @contextmanager
-    def saving(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """Yield a function that stores the document. If the block fails afterwards, a document outside is erased again.
+    def saving(self) -> Iterator[Callable[[Mapping[str, Any] | None], None]]:
+        """Yield a function that stores the document, if there is one. If the block fails afterwards, one outside is erased.
 
         One inside belongs to the claim of the destination.
         """
         is_saved = False
 
-        def save(document: Mapping[str, Any]) -> None:
+        def save(document: Mapping[str, Any] | None) -> None:
             nonlocal is_saved
-            if not self.is_inside:
-                self._check_free(document)
-            is_saved = True  # before it is stored, as an error does not show whether it was
-            self.save(document)
+            if document is not None:
+                if not self.is_inside:
+                    self._check_free(document)
+                is_saved = True  # before it is stored, as an error does not show whether it was
+                text = json.dumps(strict(document), allow_nan=False)
+                run_blocking(self.store, self.store.put(self.key, text.encode()))
 
         try:
             yield save
@@ -169,18 +168,6 @@ class PlanLocation:
         """Whether the document lies on this machine."""
         return self.store.blocking
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self.store.blocking)
-
-    def save(self, document: Mapping[str, Any]) -> None:
-        """Store the document.
-
-        Raises:
-            StoreError: If the store failed.
-        """
-        text = json.dumps(strict(document), allow_nan=False)
-        self._run(self.store.put(self.key, text.encode()))
-
     def _check_free(self, document: Mapping[str, Any]) -> None:
         """Check that a document replaces no file of users, and no plan for another destination.
 
@@ -188,7 +175,7 @@ class PlanLocation:
             FileExistsError: If it would.
             StoreError: If the store failed.
         """
-        (head,) = self._run(self.store.fetch([Request(self.key, length=1)]))
+        (head,) = run_blocking(self.store, self.store.fetch([Request(self.key, length=1)]))
         if head is None or not (first := bytes(head.data)):
             return
         found: Mapping[str, Any] = {}
@@ -208,7 +195,7 @@ class PlanLocation:
             MetadataError: If it is not a plan.
             StoreError: If the store failed.
         """
-        data = self._run(self.store.get(self.key))
+        data = run_blocking(self.store, self.store.get(self.key))
         if data is None:
             return None
         try:
@@ -237,9 +224,9 @@ class PlanLocation:
         if digest and (self.load() or {}).get("digest") != digest:
             return
         try:
-            self._run(self.store.erase(self.key))
+            run_blocking(self.store, self.store.erase(self.key))
         except StoreError:
-            self._run(self.store.put(self.key, b'{"finished": true}'))
+            run_blocking(self.store, self.store.put(self.key, b'{"finished": true}'))
 
 
 def location_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanLocation:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from zarrasync._concurrency.cancel import ignore_cancellation
@@ -19,7 +18,7 @@ from zarrasync.stores.leases import DEAD_SECONDS, Lease, entry_of
 
 
 @dataclass(frozen=True)
-class Permit:
+class FencingToken:
     """The permission to run tasks of a job, as it is sent to other processes.
 
     Attributes:
@@ -36,28 +35,26 @@ class Run(Lease):
 
     Args:
         store: The store.
-        permit: The permission; ``None`` if the process has the claim itself, or the store does not support claims.
+        token: The permission; ``None`` if the process has the claim itself, or the store does not support claims.
     """
 
-    def __init__(self, store: Store, permit: Permit | None) -> None:
-        super().__init__(store, "" if permit is None else f"{permit.folder}/run-{uuid.uuid4().hex}", "a run of tasks")
-        self._permit = permit
+    def __init__(self, store: Store, token: FencingToken | None) -> None:
+        super().__init__(store, "" if token is None else f"{token.folder}/run-{uuid.uuid4().hex}", "a run of tasks")
+        self._token = token
 
     def __enter__(self) -> Self:
-        if self._permit is not None:
+        if self._token is not None:
             self._run(self._put([self.new_entry()], ABSENT))
             try:
-                self._check_claim(self._permit)
+                self._check_claim(self._token)
             except BaseException:
                 self._erase_note(is_over=True)
                 raise
             self._keep()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._permit is not None:
+    def __exit__(self, *error: object) -> None:
+        if self._token is not None:
             self.stop()
             self._erase_note(is_over=self.is_lost)
 
@@ -65,8 +62,8 @@ class Run(Lease):
         """Remove the note, and a folder that it has created after the job, even if the call was cancelled."""
         with ignore_cancellation():
             self._run(self._store.erase(self._key))
-        if is_over and self._permit is not None and self._store.directories is not None:
-            self._store.directories.remove_empty(f"{self._permit.folder}/")
+        if is_over and self._token is not None and self._store.directories is not None:
+            self._store.directories.remove_empty(f"{self._token.folder}/")
 
     def check(self) -> None:
         """Raise an error if others consider this run as ended."""
@@ -86,7 +83,7 @@ class Run(Lease):
             WriteConflictError: If they do.
         """
         self._run(self._store.put(key, value))
-        if self._permit is None:
+        if self._token is None:
             return
         try:
             self._run(self.renew())
@@ -96,11 +93,11 @@ class Run(Lease):
                 self._run(self._store.erase(key))
             raise
 
-    def _check_claim(self, permit: Permit) -> None:
+    def _check_claim(self, token: FencingToken) -> None:
         """Check that the job still has the claim. A process that takes it over now finds the note of this run, and waits."""
-        key = f"{permit.folder}/claim"
+        key = f"{token.folder}/claim"
         (claim,) = self._run(self._store.fetch([Request(key)]))
-        if entry_of(claim).get("permit") != permit.id:
+        if entry_of(claim).get("token") != token.id:
             raise WriteConflictError(
                 f"the job of this task has ended, or another process continues it: {key!r} in {self._store!r} has changed",
                 key=key,

@@ -14,6 +14,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region, region_text
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
 
@@ -48,11 +49,14 @@ async def compare_values(array: AsyncArray, region: Region, expected: Any, origi
         ChecksumError: If they differ.
     """
     if not await has_values(array, region, expected):
-        place = region_text(region)
-        raise ChecksumError(
-            f"verification failed: {array.name}[{place}] in {array.store!r} differs from {origin}; another writer may have "
-            "changed one of them"
-        )
+        raise difference(f"{array.name}[{region_text(region)}]", array.store, origin)
+
+
+def difference(name: str, store: Store, origin: str) -> ChecksumError:
+    """Return the error for something in a store that differs from what it should be equal to."""
+    return ChecksumError(
+        f"verification failed: {name} in {store!r} differs from {origin}; another writer may have changed one of them"
+    )
 
 
 async def compare_arrays(source: AsyncArray, target: AsyncArray, regions: Iterable[Region], workers: Workers) -> None:

@@ -12,7 +12,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.jobs.executors import ProcessesExecutor, executor_of
-from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
@@ -43,29 +43,22 @@ class Workers:
         executor: The argument of users; see ``executor_of``. ``None`` and 1 stand for this process.
         start_method: How processes of this machine start.
 
+    Attributes:
+        is_local: Whether calls run in this process.
+        is_on_this_machine: Whether calls are known to run on this machine, so that they can use its files.
+        count: The number of processes that share the processors of this machine.
+
     Raises:
         TypeError: If the executor is not one.
         ValueError: If it is a number less than 1.
     """
 
     def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
-        self._executor = executor_of(executor, start_method)
+        self._executor = own = executor_of(executor, start_method)
         self._run_of: Callable[[], Run] | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether calls run in this process."""
-        return self._executor is None
-
-    @property
-    def is_on_this_machine(self) -> bool:
-        """Whether calls are known to run on this machine, so that they can use its files."""
-        return self._executor is None or self._executor.is_on_this_machine
-
-    @property
-    def count(self) -> int:
-        """The number of processes that share the processors of this machine."""
-        return 1 if self._executor is None else self._executor.count
+        self.is_local = own is None
+        self.is_on_this_machine = own is None or own.is_on_this_machine
+        self.count = 1 if own is None else own.count
 
     def check_stores(self, *used: Store) -> None:
         """Check that calls can use stores.
@@ -80,9 +73,9 @@ class Workers:
                     "store, or omit the executor"
                 )
 
-    def permit(self, store: Store, permit: Permit | None) -> None:
+    def require(self, store: Store, token: FencingToken | None) -> None:
         """Let ``share`` run calls only while a permission holds, because a cluster may repeat a call after the job has ended."""
-        self._run_of = partial(Run, store, permit)
+        self._run_of = partial(Run, store, token)
 
     def worth(self, nbytes: int) -> Workers:
         """Return these workers for an array of a size, or this process if sharing the work would take longer."""
@@ -136,9 +129,8 @@ class Workers:
                     clock.current().sleep_blocking(max(0.0, min(due for due, _ in delayed) - now))
                     continue
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
-                ended = ended or {
-                    future for future in running if future.cancelled()
-                }  # which does not wake a waiting thread
+                # A cancelled future does not wake a waiting thread.
+                ended = ended or {future for future in running if future.cancelled()}
                 if ended:
                     last = clock.monotonic()
                 elif clock.monotonic() - last > _SILENT_SECONDS:
@@ -178,7 +170,7 @@ class Workers:
         progress: Progress | None,
         *used: Store,
     ) -> IngestReport:
-        """Do work for items: in this process, or for some of them at a time in each of the others, as ``permit`` allows.
+        """Do work for items: in this process, or for some of them at a time in each of the others, as ``require`` demands.
 
         Args:
             work: Does it for some items and returns a report. Other processes receive it as a pickle.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -76,7 +77,8 @@ def downsample(values: Values, factors: Sequence[int], method: Method, encoding:
         method = _OPPOSITES[method]
     result = np.empty(coarser_shape(values.shape, factors), values.dtype)
     for source, target, sizes in _whole_cells(values.shape, factors):
-        cells = [values[source][offset] for offset in product(*(_offsets(size) for size in sizes))]
+        offsets = product(*([slice(first, None, size) for first in range(size)] for size in sizes))
+        cells = [values[source][offset] for offset in offsets]
         result[target] = _reduced(cells, method, encoding)
     return result
 
@@ -84,9 +86,8 @@ def downsample(values: Values, factors: Sequence[int], method: Method, encoding:
 def _reduced(cells: Sequence[Values], method: Method, encoding: CFEncoding) -> Values:
     """Return the reduced elements of cells, the first of which are in the first array, and so on."""
     numbers = [_numbers(cell, encoding) for cell in cells]
-    masks: list[Mask] | None = [_is_missing(*pair, encoding) for pair in zip(cells, numbers, strict=True)]
-    if masks is not None and not any(mask.any() for mask in masks):
-        masks = None
+    found = [_is_missing(*pair, encoding) for pair in zip(cells, numbers, strict=True)]
+    masks = found if any(mask.any() for mask in found) else None
     reduced = numbers[0] if len(cells) == 1 else _REDUCERS[method](numbers, masks)
     result = _stored(reduced, cells[0].dtype)
     is_empty = np.logical_and.reduce(masks) if masks is not None else None
@@ -181,22 +182,13 @@ def _whole_cells(
         if n % factor:
             parts.append((slice(whole * factor, n), slice(whole, whole + 1), n % factor))
         axes.append(parts)
-    return [
-        (tuple(part[0] for part in parts), tuple(part[1] for part in parts), tuple(part[2] for part in parts))
-        for parts in product(*axes)
-    ]
-
-
-def _offsets(size: int) -> list[slice]:
-    return [slice(offset, None, size) for offset in range(size)]
+    cells: Any = [tuple(tuple(part[n] for part in parts) for n in range(3)) for parts in product(*axes)]
+    return cells  # type: ignore[no-any-return]
 
 
 def _count(masks: Sequence[Mask]) -> npt.NDArray[np.int32]:
     """Return the number of elements of each cell that are not left out."""
-    counts = np.full(masks[0].shape, len(masks), np.int32)
-    for mask in masks:
-        counts -= mask
-    return counts
+    return np.asarray(len(masks) - sum(mask.astype(np.int32) for mask in masks))
 
 
 # ------------------------------------------------------------------ methods
@@ -271,12 +263,9 @@ def _extreme(choose: Callable[..., Values]) -> Callable[..., Values]:
     """Return the method that chooses between two elements with a function such as ``numpy.maximum``."""
 
     def reduce(cells: Sequence[Values], masks: Sequence[Mask] | None) -> Values:
-        result = cells[0].copy()
         if masks is None:
-            for cell in cells[1:]:
-                choose(result, cell, out=result)
-            return result
-        is_empty = masks[0].copy()
+            return functools.reduce(choose, cells)
+        result, is_empty = cells[0], masks[0].copy()
         for cell, mask in zip(cells[1:], masks[1:], strict=True):
             result = np.where(mask, result, np.where(is_empty, cell, choose(result, cell)))
             is_empty &= mask
@@ -286,9 +275,7 @@ def _extreme(choose: Callable[..., Values]) -> Callable[..., Values]:
 
 
 def _mode(cells: Sequence[Values], masks: Sequence[Mask] | None) -> Values:
-    is_mixed = np.zeros(cells[0].shape, bool)
-    for cell in cells[1:]:
-        is_mixed |= cell != cells[0]
+    is_mixed = np.logical_or.reduce([cell != cells[0] for cell in cells[1:]])
     result = cells[0].copy()
     if is_mixed.any():
         left_out = None if masks is None else np.stack([mask[is_mixed] for mask in masks], axis=-1)
@@ -405,13 +392,10 @@ def check_factors(factors: LevelFactors | None, axes: Sequence[Axis]) -> tuple[i
     if isinstance(factors, Mapping):
         return tuple(factors.get(name, 1) for name in names)
     default = 2 if factors is None else factors
-    return tuple(default if is_reducible else 1 for is_reducible in _reducible(axes))
-
-
-def _reducible(axes: Sequence[Axis]) -> list[bool]:
-    """Return whether each axis is spatial. If no axis is known to be, the last two axes are."""
     is_spatial = [axis.kind == "space" for axis in axes]
-    return is_spatial if any(is_spatial) else [number >= len(axes) - 2 for number in range(len(axes))]
+    if not any(is_spatial):  # the last two axes are the plane
+        is_spatial = [number >= len(axes) - 2 for number in range(len(axes))]
+    return tuple(default if is_reducible else 1 for is_reducible in is_spatial)
 
 
 def _is_small(shape: Sequence[int], factors: Sequence[int]) -> bool:

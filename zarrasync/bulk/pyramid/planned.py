@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
-from zarrasync.bulk.jobs.plan import Credentials
+from zarrasync.bulk.jobs.plan import Options
 from zarrasync.bulk.jobs.plan_location import NodeLocation, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import downsample
@@ -81,9 +81,8 @@ class PyramidWork(ClaimedWork):
             [Output(level.path, source, metadata, level.factors)]
             for level, source, metadata in zip(pyramid.levels, above, planned, strict=False)
         ]
-        documents = [
-            render_texts(handle.format, level.path, own) for level, own in zip(pyramid.levels, planned, strict=True)
-        ]
+        paths = [level.path for level in pyramid.levels]
+        documents = [render_texts(handle.format, *pair) for pair in zip(paths, planned, strict=True)]
         boxes, sizes = make_tasks(stages[0 if is_copied else 1 :], tasks)
         return cls(
             source=source,
@@ -96,17 +95,15 @@ class PyramidWork(ClaimedWork):
             left_out=tuple(pyramid.left_out),
             is_copied=is_copied,
             request=pyramid.request,
-            levels=[level.path for level in pyramid.levels],
+            levels=paths,
             layout=digest_of(documents),
         )
 
     def stage_of(self, box: Box) -> int:
         return self.levels.index(box.array)
 
-    def opened(self, credentials: Credentials) -> PyramidWork:
-        return super().opened(
-            replace(credentials, source_options=credentials.source_options or credentials.storage_options)
-        )
+    def opened(self, options: Options, source_options: Options = None) -> PyramidWork:
+        return super().opened(options, source_options or options)
 
     # -------------------------------------------------------------- what tasks and commands do
 
@@ -166,7 +163,7 @@ class PyramidWork(ClaimedWork):
     async def erase(self) -> None:
         pyramid = await self._pyramid()
         if not pyramid.is_published():  # by an earlier job
-            await pyramid.erase_levels()
+            await pyramid.erase(level.path for level in pyramid.written)
 
     # -------------------------------------------------------------- in one call
 
@@ -197,9 +194,8 @@ class PyramidWork(ClaimedWork):
                         reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
                         done = await compute_level(reduction, advance, resume=not is_new, workers=workers)
                     seconds = clock.monotonic() - started
-                    report.levels.append(
-                        LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds)
-                    )
+                    counts = done.blocks, done.skipped, done.nbytes
+                    report.levels.append(LevelReport(level.path, level.shape, *counts, seconds))
                     above = stored
                     claim.check()
                 await self.end_writes(claim, workers)
@@ -258,14 +254,11 @@ class Reduction:
         source = Source(
             self.target.shape,
             self.target.dtype,
-            partial(self._read_now if is_blocking else self._read, present),
+            lambda region: drive(self._read(present, region)) if is_blocking else self._read(present, region),
             asynchronous=not is_blocking,
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
         return await Ingestion(source, self.target, chosen=chosen.keys()).run(progress, is_new=is_new, verify=verify)
-
-    def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
-        return drive(self._read(present, region))
 
     async def _read(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
         """Return the values of a region of the level. The level before is read part by part.
@@ -330,16 +323,12 @@ async def compute_level(reduction: Reduction, progress: Progress, *, resume: boo
             places = sorted((await _find_sources(reduction)).items())
     except UnsupportedOperation:  # the store cannot list
         pass
-    items, skipped = [], 0
-    for item in places:
-        if item[0] in existing:
-            skipped += 1
-        else:
-            items.append(item)
+    every_place = list(places)
+    items = [item for item in every_place if item[0] not in existing]
     report = await workers.share(partial(reduction.run, is_new=is_new), items, progress, source.store, target.store)
     if not workers.is_local:
         skip_of(progress)(target.nbytes - report.nbytes)
-    report.skipped = skipped
+    report.skipped = len(every_place) - len(items)
     return report
 
 

@@ -172,7 +172,7 @@ class Pyramid:
         if described:  # first, so that readers of the description find no level that is erased or unfinished
             rest = [level for level in self.levels if level not in self.written]
             await _update(group, replace(self, levels=rest)._group_attributes())  # noqa: SLF001  # of the same class
-            await self._erase(level.path for level in described[1:] if level.path not in kept)
+            await self.erase(level.path for level in described[1:] if level.path not in kept)
         for name, node in (self.shared or {}).items():
             report = await copy(
                 node,
@@ -186,11 +186,8 @@ class Pyramid:
             notes += report.notes
         return [await self._make_level(level) for level in self.written]
 
-    async def erase_levels(self) -> None:
-        """Erase the arrays of the levels that this pyramid writes."""
-        await self._erase(level.path for level in self.written)
-
-    async def _erase(self, paths: Iterable[str]) -> None:
+    async def erase(self, paths: Iterable[str]) -> None:
+        """Erase the arrays of levels at paths relative to the group."""
         for path in paths:
             handle = handle_of(self.group).child(path)
             await run_on_store(partial(erase_node, handle), handle.store)
@@ -203,11 +200,9 @@ class Pyramid:
             array = make_node(replace(handle, is_format_known=True), existing.metadata)
             if isinstance(array, AsyncArray) and self._is_same(planned, array.metadata):
                 return array, False
-            raise NodeExistsError(
+            raise handle.exists_error(
                 f"{handle.name} in {handle.store!r} exists and was not computed with the same parameters; pass "
-                "overwrite=True to replace the levels of the pyramid, or remove it",
-                path=handle.path,
-                store=repr(handle.store),
+                "overwrite=True to replace the levels of the pyramid, or remove it"
             )
         create = partial(create_node, handle, planned, overwrite=existing is not None, erase_leftovers=existing is None)
         created = make_node(await run_on_store(create, handle.store), planned)
@@ -221,28 +216,24 @@ class Pyramid:
         """
         changes = self.request.changes
         array, target = self.source.array, handle_of(self.group).format
-        finest, source_format = array.metadata, handle_of(array).format
+        finest, is_finest = array.metadata, level == self.levels[0]
         chunks = finest.chunks if changes.chunks == "keep" else changes.chunks
         shards = changes.shards
         if shards == "keep":
             is_kept = finest.shards is not None and changes.chunks == "keep"
-            shards = finest.shards if is_kept else "auto" if target.has_shards and level != self.levels[0] else None
+            shards = finest.shards if is_kept else "auto" if target.has_shards and not is_finest else None
         if isinstance(chunks, tuple):
             chunks = tuple(min(chunk, max(n, 1)) for chunk, n in zip(chunks, level.shape, strict=True))
             if isinstance(shards, tuple):  # whole chunks that cover at most the array
-                counts = (
-                    min(shard // chunk, -(-n // chunk))
-                    for shard, chunk, n in zip(shards, chunks, level.shape, strict=True)
-                )
+                sizes = zip(shards, chunks, level.shape, strict=True)
+                counts = (min(shard // chunk, -(-n // chunk)) for shard, chunk, n in sizes)
                 shards = tuple(chunk * max(count, 1) for chunk, count in zip(chunks, counts, strict=True))
-        is_finest = level == self.levels[0]
-        layout = (
-            changes if is_finest and finest.edges is not None else LayoutChanges(chunks, shards, changes.compressors)
-        )
-        plain = replace(finest, shape=level.shape, edges=None) if not is_finest else finest
-        planned = convert_metadata(plain, array.name, source_format, target, layout, notes)
-        if self._meaning().key_separator:
-            planned = replace(planned, keys=replace(planned.keys, separator=self._meaning().key_separator))
+        if not is_finest or finest.edges is None:
+            changes = LayoutChanges(chunks, shards, changes.compressors)
+        plain = finest if is_finest else replace(finest, shape=level.shape, edges=None)
+        planned = convert_metadata(plain, array.name, handle_of(array).format, target, changes, notes)
+        if separator := self._meaning().key_separator:
+            planned = replace(planned, keys=replace(planned.keys, separator=separator))
         names = tuple(axis.name or None for axis in self.source.axes)
         if target.has_dimension_names and any(names):
             planned = replace(planned, dimension_names=names)
@@ -254,11 +245,10 @@ class Pyramid:
         if self.shared is not None:
             values = _with_coordinates(values, self.shared)
         if self.is_geo:
-            all_names = [axis.name for axis in self.source.axes]
-            names = all_names[-2:]
-            if not handle_of(self.group).format.has_dimension_names and all(all_names):
-                values = {DIMENSIONS: all_names, **values}
-            values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)
+            names = [axis.name for axis in self.source.axes]
+            if not handle_of(self.group).format.has_dimension_names and all(names):
+                values = {DIMENSIONS: names, **values}
+            values = geo_level_attributes(values, names[-2:], self.source.affine, self.source.crs, level)
         if level == self.levels[0]:
             return values
         return {**values, ORIGIN: {**self._origin, "factors": list(level.factors)}}
@@ -286,14 +276,10 @@ class Pyramid:
     @property
     def _origin(self) -> dict[str, Any]:
         """The parameters of the computation, by which later calls recognize the same one."""
-        encoding, plain = self.encoding, {"method": self.method}
-        missing = [_as_json(number) for number in encoding.missing]
-        valid = [None if limit is None else _as_json(limit) for limit in encoding.valid]
-        return {
-            **plain,
-            **({"missing": missing} if missing else {}),
-            **({"valid": valid} if valid != [None, None] else {}),
-        }
+        missing = [_as_json(number) for number in self.encoding.missing]
+        valid = [None if limit is None else _as_json(limit) for limit in self.encoding.valid]
+        found = {"method": self.method, "missing": missing, "valid": valid if valid != [None, None] else None}
+        return {name: value for name, value in found.items() if value}
 
     def _group_attributes(self) -> dict[str, Any]:
         source, attributes, method = self.source, self.group.attrs, self.method
@@ -311,12 +297,11 @@ async def _update(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) 
 
 def _with_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return attributes that refer to no other coordinates than those with some names."""
-    result, text = dict(attributes), attributes.get("coordinates")
-    if isinstance(text, str):
-        result["coordinates"] = " ".join(name for name in text.split() if name in names)
-        if not result["coordinates"]:
-            del result["coordinates"]
-    return result
+    text = attributes.get("coordinates")
+    if not isinstance(text, str):
+        return dict(attributes)
+    result = {**attributes, "coordinates": " ".join(name for name in text.split() if name in names)}
+    return {name: own for name, own in result.items() if own or name != "coordinates"}
 
 
 def _as_json(number: Any) -> Any:
@@ -398,10 +383,8 @@ async def _check_names(source: PyramidSource, group: AsyncGroup) -> None:
     """
     if source.meaning.levels or source.path.endswith("0"):
         return
-    others = [
-        name for name in await group.array_keys() if name != source.path and not name.startswith(f"{source.path}_")
-    ]
-    if others:
+    names = [name for name in await group.array_keys() if name != source.path]
+    if others := [name for name in names if not name.startswith(f"{source.path}_")]:
         raise NodeTypeError(
             f"the group of {source.array.name} contains other arrays ({', '.join(others[:5])}), so levels of other shapes "
             "would make it unreadable for xarray; pass dest, such as another path of the same store",

@@ -125,9 +125,8 @@ class PyramidSource:
     def is_geographic(self) -> bool:
         """Whether the array is a geographic grid, and not an image. Coordinates of images do not descend."""
         is_grid = self.affine is not None or self.crs is not None
-        return not self.is_image and (
-            is_grid or any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes)
-        )
+        is_grid |= any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes)
+        return is_grid and not self.is_image
 
     def as_grid(self) -> PyramidSource:
         """Return the source with an affine transformation, if the coordinates of the last two axes are known."""
@@ -139,10 +138,9 @@ class PyramidSource:
         falling = [axis.name for axis in self.axes if (axis.step or 0) < 0 and not self.is_image]
         reason = "OME-Zarr has no descending ones; the levels have only their distances (or pass convention='zarr-conventions')"
         messages = {name: f"the coordinates of {name!r} are left out, because {reason}" for name in falling}
-        axes = [
-            replace(axis, step=-(axis.step or 0), origin=0.0) if axis.name in falling else axis for axis in self.axes
-        ]
-        return replace(self, axes=tuple(axes), left_out={**self.left_out, **messages})
+        rising = {axis.name: replace(axis, step=-(axis.step or 0), origin=0.0) for axis in self.axes}
+        axes = tuple(rising[axis.name] if axis.name in falling else axis for axis in self.axes)
+        return replace(self, axes=axes, left_out={**self.left_out, **messages})
 
     def encoding(self, missing: Any, *, has_named_axes: bool) -> CFEncoding:
         """Return the meaning of the stored numbers.
@@ -194,9 +192,7 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: PyramidAxes) -> Py
             "described"
         )
     axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
-    located: set[str] = set()
-    left_out: dict[str, str] = {}
-    located |= (changes.scale or {}).keys()
+    located, left_out = set(changes.scale or ()), dict[str, str]()
     axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
     affine = context.affine or _affine_of(axes, context)
     parent = await parent_attributes(array)
@@ -242,12 +238,8 @@ async def _finest_of(group: AsyncGroup) -> AsyncArray:
     if len(arrays) == 1:  # others may be levels of an interrupted run
         return arrays[0][1]
     names = ", ".join(name for name, _ in arrays[:20]) or "none"
-    raise NodeTypeError(
-        f"{handle.name} in {handle.store!r} is a group with {len(arrays)} arrays; pass the path of one: {names}",
-        path=handle.path,
-        found="group",
-        wanted="array",
-    )
+    message = f"{handle.name} in {handle.store!r} is a group with {len(arrays)} arrays; pass the path of one: {names}"
+    raise NodeTypeError(message, path=handle.path, found="group", wanted="array")
 
 
 async def _metadata_at(node: AsyncArray, path: str) -> NodeMetadata | None:
@@ -270,9 +262,8 @@ def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
 
 
 def _affine(rows: Axis, columns: Axis) -> Affine:
-    assert rows.step is not None
-    assert columns.step is not None
-    return (columns.step, 0.0, columns.origin - columns.step / 2, 0.0, rows.step, rows.origin - rows.step / 2)
+    down, across = rows.step or 0.0, columns.step or 0.0
+    return (across, 0.0, columns.origin - across / 2, 0.0, down, rows.origin - down / 2)
 
 
 async def _with_stored_coordinates(
@@ -327,13 +318,11 @@ async def _locate(array: AsyncArray, axis: Axis, size: int, left_out: dict[str, 
             f"the coordinates of {axis.name!r} are left out, because {reason}; the levels count elements instead"
         )
         return axis
-    unit = node.attrs.get("units")
-    letter = node.attrs.get("axis")
+    unit, letter = node.attrs.get("units"), node.attrs.get("axis")
     is_map = letter in ("X", "Y") or "projection" in str(node.attrs.get("standard_name"))
     attributes = {**axis.attributes, **({"axis": letter or ""} if is_map else {})}
-    return replace(
-        axis, step=step, origin=float(values[0]), unit=unit if isinstance(unit, str) else "", attributes=attributes
-    )
+    unit = unit if isinstance(unit, str) else ""
+    return replace(axis, step=step, origin=float(values[0]), unit=unit, attributes=attributes)
 
 
 def _unpack(values: npt.NDArray[Any], node: AsyncArray) -> npt.NDArray[np.float64]:
@@ -361,11 +350,9 @@ async def find_companions(
     kept = {axis.name: size for name, axis, size, total in axes if name == axis.name and total == 1}
     linked = [link.path for link in meaning_of(array.metadata).links if "/" not in link.path]
     found = await _find(array, dict.fromkeys([*(name for name in names if name), *linked]))
-    found |= await _find(
-        array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs]
-    )
-    shared: dict[str, AsyncArray] = {}
-    left_out: dict[str, str] = {}
+    bounds = [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs]
+    found |= await _find(array, bounds)
+    shared, left_out = dict[str, AsyncArray](), dict[str, str]()
     for name, node in found.items():
         if name in source.located and name not in source.left_out:
             continue

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Literal
 
+from zarrasync._util.json import to_plain
 from zarrasync.bulk.reports import Severity
 from zarrasync.bulk.validate.hierarchy import Validation
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -56,10 +57,9 @@ class _NodeCheck:
         for violation in (*own, *_new(library_violations(self.metadata, self.meaning), own)):
             self.add(violation.severity, violation.location, violation.message)
         if isinstance(self.metadata, ArrayMetadata):
-            parent = meanings.get(self.path.rpartition("/")[0]) if self.path else None
-            context = (
-                parent.for_member(self.path.rpartition("/")[2], self.meaning, is_array=True) if parent else self.meaning
-            )
+            above, _, name = self.path.rpartition("/")
+            parent = meanings.get(above) if self.path else None
+            context = parent.for_member(name, self.meaning, is_array=True) if parent else self.meaning
             self._check_array(self.metadata, context.axes)
         if self.validation.is_complete:
             self._check_links(meanings)
@@ -73,15 +73,12 @@ class _NodeCheck:
         names = axis_names(metadata) or ()
         missing = [axis.name for axis in listed if axis.name and axis.name not in names]
         if missing:
-            self.add(
-                "error", "", f"no axis of the array has the name {', '.join(map(repr, missing))}: {_shape(metadata)}"
-            )
+            unknown = ", ".join(map(repr, missing))
+            self.add("error", "", f"no axis of the array has the name {unknown}: {_shape(metadata)}")
         for axis, size in zip(axes_of(metadata, axes), metadata.shape, strict=True):
             if axis.size not in (None, size):
-                message = (
-                    f"the attributes specify {axis.size:,} elements along {axis.name!r}, but the array has {size:,}"
-                )
-                self.add("error", "", message)
+                given = f"the attributes specify {axis.size:,} elements along {axis.name!r}"
+                self.add("error", "", f"{given}, but the array has {size:,}")
 
     # -------------------------------------------------------------- related nodes
 
@@ -113,10 +110,8 @@ class _NodeCheck:
             if metadata.ndim != before.ndim:
                 continue
             if metadata.dtype != before.dtype:
-                types = f"{metadata.dtype.name} and {before.dtype.name}"
-                self.add(
-                    "error", level.location, f"the levels {finer.path} and {level.path} have the data types {types}"
-                )
+                paths, types = f"{finer.path} and {level.path}", f"{metadata.dtype.name} and {before.dtype.name}"
+                self.add("error", level.location, f"the levels {paths} have the data types {types}")
             self._check_sizes((finer, before), (level, metadata))
 
     def _check_level(self, level: Level, metadata: ArrayMetadata) -> None:
@@ -125,7 +120,7 @@ class _NodeCheck:
             message = f"there are {len(expected)} axes ({', '.join(expected)}), but the level has {_shape(metadata)}"
             self.add("error", level.location, message)
         elif self.meaning.is_ordered and names is not None and names != expected:
-            message = f"the axes are {', '.join(expected)}, but the dimension names of the level {_texts(names)}"
+            message = f"the axes are {', '.join(expected)}, but the dimension names of the level are {', '.join(map(str, names))}"
             self.add("error", level.location, message)
         elif self.meaning.is_ordered and names is None and self.validation.root.format.has_dimension_names:
             message = f"the level has no dimension names; expected {', '.join(expected)}"
@@ -159,11 +154,11 @@ class _NodeCheck:
 def _new(violations: Sequence[Violation], known: Sequence[Violation]) -> list[Violation]:
     """Return the violations that are not at, above or below the location of a known one."""
     locations = [violation.location for violation in known]
-    return [
-        violation
-        for violation in violations
-        if not any(violation.location.startswith(place) or place.startswith(violation.location) for place in locations)
-    ]
+
+    def is_known(location: str) -> bool:
+        return any(location.startswith(place) or place.startswith(location) for place in locations)
+
+    return [violation for violation in violations if not is_known(violation.location)]
 
 
 def _place_of_attributes(metadata: NodeMetadata, key: str) -> tuple[str, str]:
@@ -180,10 +175,6 @@ def _shape(metadata: ArrayMetadata) -> str:
     return f"shape {metadata.shape}"
 
 
-def _texts(names: Sequence[str | None]) -> str:
-    return "are " + ", ".join(str(name) for name in names)
-
-
 # ------------------------------------------------------------------ dimensions
 
 
@@ -194,9 +185,8 @@ _LOOKUPS = 1000
 def check_lengths(validation: Validation) -> None:
     """Report dimensions whose size differs between arrays of a group, as after an interrupted append."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
-    levels = {
-        path: {level.path for level in meaning_of(node.metadata).levels} for path, node in validation.nodes.items()
-    }
+    meanings = {path: meaning_of(node.metadata) for path, node in validation.nodes.items()}
+    levels = {path: {level.path for level in meaning.levels} for path, meaning in meanings.items()}
     for path, node in validation.nodes.items():
         group, _, name = path.rpartition("/")
         if not isinstance(node.metadata, ArrayMetadata) or not path or group not in validation.nodes:
@@ -223,20 +213,14 @@ def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
     format_, stored = validation.root.format, set(keys)
     for path, node in validation.nodes.items():
         metadata, (_, _, name) = node.metadata, path.rpartition("/")
-        if (
-            not isinstance(metadata, ArrayMetadata)
-            or tuple(axis_names(metadata) or ()) != (name,)
-            or metadata.edges is not None
-        ):
+        if not isinstance(metadata, ArrayMetadata) or metadata.edges is not None or axis_names(metadata) != [name]:
             continue
         prefix, count = format_.chunk_prefix(path), metadata.grid.shape[0]
         present = _stored_chunks(stored, prefix, metadata.keys, count)
         missing = metadata.shape[0] - present * metadata.write_chunks[0]
         if present and missing > 1:
-            message = (
-                f"the last {missing:,} values of the coordinate are not stored. If an append was interrupted, write "
-            )
-            message += f"its rows, or remove them: shrink the arrays along {name!r} with resize()"
+            message = f"the last {missing:,} values of the coordinate are not stored. If an append was interrupted, "
+            message += f"write its rows, or remove them: shrink the arrays along {name!r} with resize()"
             validation.add("note", format_.document_keys(path, ArrayMetadata)[0], message)
 
 
@@ -310,7 +294,7 @@ def _validate_ome(ome: Mapping[str, Any], prefix: str) -> list[Violation]:
     version = _OME_VERSION.fullmatch(str(ome.get("version")) if prefix else "0.4")
     if version is None:
         return []
-    plain = {**_plain(ome), "version": version[1]} if prefix else _plain(ome)
+    plain = {**to_plain(ome), "version": version[1]} if prefix else to_plain(ome)
     violations = []
     for name in _OME_MODELS.keys() & ome.keys():
         validate = _ome_validator(version[1], name)
@@ -323,12 +307,10 @@ def _ome_validator(version: str, name: str) -> Callable[[Any], Any] | None:
     """Return the function that validates an object of OME-Zarr, or ``None`` if the library does not support it."""
     module, _, model = _OME_MODELS[name].partition(".")
     try:
-        validate: Callable[[Any], Any] = getattr(
-            import_module(f"ome_zarr_models.v{version.replace('.', '')}.{module}"), model
-        ).model_validate
+        found: Any = import_module(f"ome_zarr_models.v{version.replace('.', '')}.{module}")
+        return getattr(found, model).model_validate  # type: ignore[no-any-return]
     except (ImportError, AttributeError):
         return None
-    return validate
 
 
 def _problems(validate: Callable[[Any], Any], ome: Mapping[str, Any], prefix: str) -> list[Violation]:
@@ -339,10 +321,8 @@ def _problems(validate: Callable[[Any], Any], ome: Mapping[str, Any], prefix: st
         except Exception as error:
             errors = getattr(error, "errors", None)  # of pydantic
             details: Any = [{"loc": (), "msg": str(error)}] if errors is None else errors()
-            return [
-                Violation("error", _location(prefix, item["loc"]), f"{item['msg']} (ome-zarr-models)")
-                for item in details
-            ]
+            found = [(_location(prefix, item["loc"]), item["msg"]) for item in details]
+            return [Violation("error", location, f"{text} (ome-zarr-models)") for location, text in found]
     return [Violation("warning", prefix.rstrip("."), f"{item.message} (ome-zarr-models)") for item in caught]
 
 
@@ -350,10 +330,3 @@ def _location(prefix: str, parts: tuple[Any, ...]) -> str:
     """Return the location of a problem in JSON path notation."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return f"{prefix}{text.lstrip('.')}".rstrip(".")
-
-
-def _plain(value: Any) -> Any:
-    """Return a JSON value with plain dicts and lists."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -174,15 +174,10 @@ async def _check_chunks(validation: Validation, array: AsyncArray, progress: Pro
         validation.add("error", chunks.prefix or array.name, str(error))
         return
     stored = unprotected = 0
+    rest = array.nbytes
 
-    async def check(key: str) -> None:
+    async def decode(key: str, coords: tuple[int, ...]) -> None:
         nonlocal stored, unprotected
-        coords = metadata.keys.decode(key, metadata.ndim)
-        if coords is None:
-            return
-        if coords not in grid:
-            validation.add("warning", chunks.full_key(key), f"the chunk is outside the grid of shape {grid.shape}")
-            return
         try:
             (value,) = await chunks.store.fetch([Request(key, limit=chunks.limit)])
             if value is not None:
@@ -198,16 +193,19 @@ async def _check_chunks(validation: Validation, array: AsyncArray, progress: Pro
     except UnsupportedOperation:
         keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
     with part_of(progress, array.name, array.nbytes) as part:
-        rest = array.nbytes
 
-        async def check_one(key: str) -> None:
+        async def check(key: str) -> None:
             nonlocal rest
-            await check(key)
+            coords = metadata.keys.decode(key, metadata.ndim)
+            if coords is not None and coords in grid:
+                await decode(key, coords)
+            elif coords is not None:
+                validation.add("warning", chunks.full_key(key), f"the chunk is outside the grid of shape {grid.shape}")
             nbytes = min(metadata.chain.nbytes, rest)
             rest -= nbytes
             part(nbytes)
 
-        await for_each(check_one, keys, 1 if chunks.store.blocking else chunks.concurrency)
+        await for_each(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
         skip_of(part)(rest)  # absent values
     validation.report.chunks += stored
     if unprotected:

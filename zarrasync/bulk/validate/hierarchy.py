@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -81,25 +81,24 @@ async def find_nodes(validation: Validation) -> None:
 
 async def _nodes_below(root: NodeHandle, on_error: Callable[[ZarrError, str], None]) -> dict[str, FoundNode]:
     """Return the nodes below a group by path, with groups without documents. Errors are reported with the path."""
-    nodes, level = dict[str, FoundNode](), [root]
-    while level:
-        parents, level = level, []
-        for parent in parents:
-            for name, is_implicit in (await parent.children(None)).items():
-                child = parent.at(join(parent.path, name))
-                try:
-                    (node,) = await find_all(child, [child.path], (child.format,))
-                except (MetadataError, InvalidKeyError, StoreError) as error:
-                    if isinstance(error, StoreError):
-                        check_partial(error)
-                    on_error(error, child.path)
-                    continue
-                if node is None and is_implicit:
-                    node = FoundNode(child.format, GroupMetadata())
-                if node is not None:
-                    nodes[child.path] = node
-                    if not _is_array(node) and not root.format.separates_metadata:
-                        level.append(child)
+    nodes, parents = dict[str, FoundNode](), deque([root])
+    while parents:
+        parent = parents.popleft()
+        for name, is_implicit in (await parent.children(None)).items():
+            child = parent.at(join(parent.path, name))
+            try:
+                (node,) = await find_all(child, [child.path], (child.format,))
+            except (MetadataError, InvalidKeyError, StoreError) as error:
+                if isinstance(error, StoreError):
+                    check_partial(error)
+                on_error(error, child.path)
+                continue
+            if node is None and is_implicit:
+                node = FoundNode(child.format, GroupMetadata())
+            if node is not None:
+                nodes[child.path] = node
+                if not _is_array(node) and not root.format.separates_metadata:
+                    parents.append(child)
     return nodes
 
 
@@ -131,9 +130,8 @@ async def _find_other_formats(handle: NodeHandle) -> list[FoundNode]:
     """Return the nodes of other formats at the same path."""
     if handle.format.separates_metadata:
         return []
-    formats = [
-        format_ for format_ in CANDIDATES if format_.unread_entry_point is None and not format_.is_same(handle.format)
-    ]
+    others = (format_ for format_ in CANDIDATES if not format_.is_same(handle.format))
+    formats = [format_ for format_ in others if format_.unread_entry_point is None]
     try:
         return [node for node in await find_all(handle, [handle.path], formats, strict=False) if node is not None]
     except MetadataError:
@@ -265,7 +263,6 @@ async def check_consolidated(validation: Validation, documents: Mapping[str, byt
 
 def _own_documents(node: FoundNode) -> list[dict[str, Any]]:
     """Return the documents of a node without the consolidated metadata that they contain."""
-    documents = node.metadata.source.documents.values() if node.metadata.source is not None else ()
-    return [
-        {name: value for name, value in document.items() if name != "consolidated_metadata"} for document in documents
-    ]
+    source, copies = node.metadata.source, "consolidated_metadata"
+    documents = source.documents.values() if source is not None else ()
+    return [{name: value for name, value in document.items() if name != copies} for document in documents]

@@ -16,7 +16,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
-from zarrasync.bulk.jobs.plan import Credentials
+from zarrasync.bulk.jobs.plan import Options
 from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.bulk.reports import CopyReport, WriteReport, add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress, report_progress
@@ -266,8 +266,8 @@ class DatasetWork(CopyWork):
             "the plan itself to other processes, which can be pickled"
         )
 
-    def opened(self, credentials: Credentials) -> DatasetWork:
-        location = self.dest.opened(credentials.storage_options)
+    def opened(self, options: Options, source_options: Options = None) -> DatasetWork:
+        location = self.dest.opened(options)
         return replace(self, source=location, dest=location, request=replace(self.request, store=location.store))
 
     @property

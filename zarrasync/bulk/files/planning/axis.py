@@ -30,7 +30,7 @@ _NEAR = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Axis:
+class MergedRows:
     """The result of merging the rows of files.
 
     Attributes:
@@ -99,7 +99,7 @@ class RepeatedLabelsError(ShapeError):
         self.files = files
 
 
-def stack_rows(counts: Sequence[int], length: int, places: Mapping[int, int]) -> Axis:
+def stack_rows(counts: Sequence[int], length: int, places: Mapping[int, int]) -> MergedRows:
     """Return rows without labels, in the order of the files.
 
     Args:
@@ -113,7 +113,7 @@ def stack_rows(counts: Sequence[int], length: int, places: Mapping[int, int]) ->
         first = places.get(number, length)
         source[first : first + count], row[first : first + count] = number, np.arange(count)
         length += 0 if number in places else count
-    return Axis(source, row)
+    return MergedRows(source, row)
 
 
 def merge_rows(
@@ -125,7 +125,7 @@ def merge_rows(
     on_duplicate: OnDuplicate = "error",
     only_existing: bool = False,
     show: Callable[[Any], str] = str,
-) -> Axis:
+) -> MergedRows:
     """Return the place of each row of the files, in the order of their labels.
 
     The direction is the direction of the existing labels, or else of the files.
@@ -184,7 +184,7 @@ def merge_rows(
     last, after = np.zeros(len(labels), "i8"), np.sort(np.concatenate([rows.keys[: rows.count], keys[~exists]]))
     np.maximum.at(last, rows.source[rows.count :] - 1, np.searchsorted(after, rows.keys[rows.count :]) + 1)
     gaps, near = _unusual_steps(rows, chosen[~exists])
-    return Axis(
+    return MergedRows(
         source,
         own,
         int(before[early][0]) if early.any() else None,

@@ -238,7 +238,7 @@ class Comparison:
         if own is None and units is None:
             own, units = duration_units(header.attributes), duration_units(like.attributes)
         if values is None or others is None:  # values of large arrays are not known
-            is_same = own == units and digest_of(header) == digest_of(like)
+            is_same = own == units and digest_of_values(header) == digest_of_values(like)
             return "" if is_same else f"differs between {header.place} and {like.place}"
         if own is not None and units is not None and own != units:
             name = f"{self.name!r} of {header.place}"
@@ -369,10 +369,10 @@ def is_comparable(header: VariableHeader, like: VariableHeader) -> bool:
             return False
         if value_kind(np.dtype(header.dtype)) != value_kind(np.dtype(like.dtype)):
             return False
-    return None not in (digest_of(header), digest_of(like))
+    return None not in (digest_of_values(header), digest_of_values(like))
 
 
-def digest_of(header: VariableHeader) -> int | None:
+def digest_of_values(header: VariableHeader) -> int | None:
     """Return the digest of the values of a variable; ``None`` if it is not known."""
     if header.values is None:
         return header.digest

@@ -39,10 +39,8 @@ def check_files(variables: Variables) -> None:
     except ShapeError as error:
         if not variables.stacks or not variables.dim or variables.target.group is not None:
             raise
-        dims = sorted(
-            {dim for header in variables.headers[:1] for own in header.variables.values() for dim in own.dims}
-        )
-        text = f"The files have no dimension {variables.dim!r}, so each of them is one row; they have {', '.join(dims)}"
+        dims = ", ".join(sorted({dim for own in variables.headers[0].variables.values() for dim in own.dims}))
+        text = f"The files have no dimension {variables.dim!r}, so each of them is one row; they have {dims}"
         raise ShapeError(f"{error}. {text}", found=error.found, wanted=error.wanted) from error
     _check_destination(variables)
 
@@ -93,11 +91,8 @@ def _check_readable(variables: Variables) -> None:
         problems = {name: problem for name in variables.names if (problem := header.variables[name].problem)}
         if not problems:
             continue
-        others = [
-            name
-            for name, variable in header.variables.items()
-            if not variable.problem and problems.keys().isdisjoint(variable.dims)
-        ]
+        good = {name: own.dims for name, own in header.variables.items() if not own.problem}
+        others = [name for name, dims in good.items() if problems.keys().isdisjoint(dims)]
         (first, reason), *more = problems.items()
         also = "".join(f"; {name!r} neither: {text}" for name, text in more[:_MOST_PROBLEMS])
         also += f"; and {len(more) - _MOST_PROBLEMS} more" if len(more) > _MOST_PROBLEMS else ""
@@ -137,9 +132,8 @@ def _check_destination(variables: Variables) -> None:
             f"the destination has rows of {missing[0]!r} along {dim!r}, which {first_url} does not have; all variables must "
             "get the same rows"
         )
-    if new := [
-        name for name in names if name not in target.arrays and name not in variables.parameters.reader.optional
-    ]:
+    known = {*target.arrays, *variables.parameters.reader.optional}
+    if new := [name for name in names if name not in known]:
         hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
         raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")
 
@@ -196,9 +190,8 @@ def _stored_form(
         check_strings(name, values, "", array.dtype)  # they would be cut
         return convert_values(values, array.dtype, name).transpose(axes)
 
-    place = NodeHandle(
-        CountingStore(MemoryStore()), "", target.handle.format, target.handle.config, is_format_known=True
-    )
+    store = CountingStore(MemoryStore())
+    place = NodeHandle(store, "", target.handle.format, target.handle.config, is_format_known=True)
     copy, source = AsyncArray(place, array.metadata), Source(array.shape, array.dtype, read_in_order)
 
     async def write_and_read() -> Mapping[str, Any]:

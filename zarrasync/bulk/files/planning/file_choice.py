@@ -10,7 +10,7 @@ from typing import Any
 
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import merge_rows
-from zarrasync.bulk.files.planning.comparison import PACKING, digest_of
+from zarrasync.bulk.files.planning.comparison import PACKING, digest_of_values
 from zarrasync.bulk.files.planning.consistency import check_files
 from zarrasync.bulk.files.planning.make_plan import check_dimension, plan_job
 from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label
@@ -62,11 +62,27 @@ def choose_files(
     bad = {number: header.error for number, header in enumerate(headers) if header.error is not None}
     good, failure = [n for n in range(len(headers)) if n not in bad], None
     choice = Choice()
+
+    def plan(numbers: Sequence[int]) -> None:
+        """Plan the rows of files without those that are late and not inserted."""
+        choice.late, rest, own = [], [headers[n] for n in numbers], parameters
+        while rest:
+            prepare(rest[0])
+            try:
+                choice.plan = plan_job(rest, target, own)
+            except LateFilesError as error:
+                choice.late += error.late.values()
+                if len(rest) in error.late:
+                    own = replace(own, reserve=None)
+                rest = [header for number, header in enumerate(rest) if number not in error.late]
+            else:
+                return
+
     if good and target.group is None:
         check_dimension(headers[good[0]], parameters.dim)
     if good:
         try:
-            _plan(choice, [headers[n] for n in good], target, parameters, prepare)
+            plan(good)
         except (ShapeError, CodecError) as error:
             unfit = _find_unfit([headers[n] for n in good], target, parameters, prepare)
             failure = None if unfit else error  # which is not about single files
@@ -78,36 +94,14 @@ def choose_files(
         raise failure
     choice.bad_files = {headers[n].file.name: reason_of(headers[n].file.name, bad[n]) for n in sorted(bad)}
     if bad and good:
-        _plan(choice, [headers[n] for n in good], target, parameters, prepare)
+        plan(good)
     return choice
 
 
 def unread_files(headers: Sequence[FileHeader]) -> dict[str, str]:
     """Return the reason for each file whose header cannot be read, by name."""
-    names = {header.file.name: header.error for header in headers if header.error is not None}
-    return {name: reason_of(name, error) for name, error in names.items()}
-
-
-def _plan(
-    choice: Choice,
-    headers: Sequence[FileHeader],
-    target: Target,
-    parameters: Parameters,
-    prepare: Callable[[FileHeader], None],
-) -> None:
-    """Plan the rows of files without those that are late and not inserted."""
-    choice.late, rest = [], list(headers)
-    while rest:
-        prepare(rest[0])
-        try:
-            choice.plan = plan_job(rest, target, parameters)
-        except LateFilesError as error:
-            choice.late += error.late.values()
-            if len(rest) in error.late:
-                parameters = replace(parameters, reserve=None)
-            rest = [header for number, header in enumerate(rest) if number not in error.late]
-        else:
-            return
+    bad = [(header.file.name, header.error) for header in headers if header.error is not None]
+    return {name: reason_of(name, error) for name, error in bad}
 
 
 def _find_unfit(
@@ -145,14 +139,8 @@ def _signature(header: FileHeader, dim: str) -> tuple[Any, ...]:
         variable = header.variables[name]
         sizes = tuple((own, n) for own, n in zip(variable.dims, variable.shape, strict=True) if own != dim)
         numbers = tuple(repr(variable.attributes.get(key)) for key in PACKING)
-        return (
-            name,
-            sizes,
-            variable.dtype,
-            numbers,
-            None if dim in variable.dims else digest_of(variable),
-            variable.problem,
-        )
+        digest = None if dim in variable.dims else digest_of_values(variable)
+        return name, sizes, variable.dtype, numbers, digest, variable.problem
 
     return tuple(describe(name) for name in sorted(header.variables))
 
@@ -183,10 +171,8 @@ def unknown_files(
         return new, []
     if new and parameters.append and not target.journal.is_readable:
         raise _incomplete(new, target, parameters.dim)
-    spans = {file: target.journal.rows_of_any(file) for file in new}
-    changed = {
-        file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
-    }
+    spans = ((file, target.journal.rows_of_any(file)) for file in new)
+    changed = {file: rows[:2] for file, rows in spans if rows and rows.start < min(rows.stop, length)}
     if not changed or not parameters.append or parameters.on_duplicate == "replace":
         return new, []
     if parameters.on_duplicate != "skip":
@@ -198,26 +184,20 @@ def unknown_files(
 def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:
     others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
     first, (start, stop) = next(iter(changed.items()))
-    return _refusal(
+    return target.handle.exists_error(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
         f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
         f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or "
-        f"region={{{dim!r}: slice({start}, {stop})}} instead of append to write only the rows of this file again",
-        target,
+        f"region={{{dim!r}: slice({start}, {stop})}} instead of append to write only the rows of this file again"
     )
 
 
 def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
     place = f"{target.handle.name} in {target.handle.store!r}"
     key = sources_key(target.handle.store, join(target.handle.path, target.place))
-    return _refusal(
+    return target.handle.exists_error(
         f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} was written by another version, or is damaged, and the "
         f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
         f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} instead "
-        "of append to write existing rows again, or mode='w' to replace the dataset",
-        target,
+        "of append to write existing rows again, or mode='w' to replace the dataset"
     )
-
-
-def _refusal(message: str, target: Target) -> NodeExistsError:
-    return NodeExistsError(message, path=target.handle.path, store=repr(target.handle.store))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.planning.axis import Axis
+from zarrasync.bulk.files.planning.axis import MergedRows
 from zarrasync.bulk.files.planning.comparison import is_same_attribute
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.variables import Variables
@@ -68,8 +68,8 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
     check_names(headers[0], parameters.dim, parameters.layout)
     check_array_paths(target.handle, variables.names)
     match = match_files(variables)
-    layout = _Layout(variables, match)
-    arrays = [layout.plan(name) for name in variables.names if layout.changes(name)]
+    planner = _ArrayPlanner(variables, match)
+    arrays = [planner.plan(name) for name in variables.names if planner.changes(name)]
     path, format_ = target.handle.path, target.handle.format
     is_new = not target.arrays  # a group with attributes alone may exist
     assert isinstance(format_.zarr_format, int)
@@ -82,11 +82,11 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         parameters.reader,
         arrays,
         match.axis.segments,
-        _split_into_tasks(arrays, layout.metadata, match.axis, parameters.tasks),
+        _split_into_tasks(arrays, planner.metadata, match.axis, parameters.tasks),
         dict(headers[0].attributes) if is_new else None,
         parameters.digest if is_new else target.journal.parameters,
         match.journal,
-        [*variables.notes, *match.notes, *layout.notes, *rewriting_notes(arrays, layout.metadata)],
+        [*variables.notes, *match.notes, *planner.notes, *rewriting_notes(arrays, planner.metadata)],
         variables.left_out,
         target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
         match.axis.moved,
@@ -96,7 +96,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
 
 
 def _split_into_tasks(
-    arrays: Sequence[ArrayPlan], metadata: Mapping[str, ArrayMetadata], axis: Axis, tasks: int
+    arrays: Sequence[ArrayPlan], metadata: Mapping[str, ArrayMetadata], axis: MergedRows, tasks: int
 ) -> list[Part]:
     """Return the tasks: rows of all arrays that have rows, and other arrays whose values the plan does not contain.
 
@@ -110,12 +110,11 @@ def _split_into_tasks(
     rows = sum(segment.stop - segment.start for segment in axis.segments)
     size = -(-rows // tasks) if tasks else max(1, _TASK_BYTES // max(sum(array.row_bytes for array in growing), 1))
     grids = [metadata[array.name].grid.axes[array.axis or 0] for array in growing]
-    return split_rows(axis.segments, grids, size) + [
-        Part(array=array.name) for array in arrays if array.kind == "whole"
-    ]
+    whole = [Part(array=array.name) for array in arrays if array.kind == "whole"]
+    return split_rows(axis.segments, grids, size) + whole
 
 
-class _Layout:
+class _ArrayPlanner:
     """The arrays of the destination.
 
     Args:
@@ -143,10 +142,9 @@ class _Layout:
         number, first, units = variables.axis(name), variables.header(0, name), variables.units(name)
         in_files = [variables.in_file(n, name) for n in range(len(variables.headers))]
         stored = variables.target.arrays.get(name)
-        shape, before = (
-            list(first.shape if stored is None else stored.shape),
-            None if stored is None else [*stored.shape],
-        )
+        shape, before = list(first.shape), None
+        if stored is not None:
+            shape, before = list(stored.shape), list(stored.shape)
         if number is not None:
             shape[number] = self._axis.length
             if before is not None and self._axis.moved is not None:  # without the rows that move
@@ -421,11 +419,8 @@ def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:
     attributes = dict(header.attributes)
     missing = attributes.get(FILL, attributes.get(MISSING_VALUE))
     properties: dict[str, Any] = {"dimension_names": header.dims, "attributes": attributes}
-    if (
-        isinstance(missing, int | float)
-        and dtype.kind in "iuf"
-        and np.can_cast(np.min_scalar_type(missing), dtype, "same_kind")
-    ):
+    number: Any = missing if isinstance(missing, int | float) and dtype.kind in "iuf" else None
+    if number is not None and np.can_cast(np.min_scalar_type(number), dtype, "same_kind"):
         properties["fill_value"] = missing
     elif dtype.kind == "f":
         properties["fill_value"] = float("nan")
@@ -446,11 +441,10 @@ def _sizes(parameter: str, sizes: Mapping[str, Any], header: VariableHeader, chu
         size = sizes.get(dim, -1)
         if isinstance(size, bool) or not isinstance(size, Integral):
             raise TypeError(f"{parameter} must be a whole number along {dim!r}, found {size!r}")
-        size = int(size)
         if size == 0 or size < -1:
             raise ShapeError(f"{parameter} must be at least 1 along {dim!r}, found {size}")
-        if size < 0:
-            chunk = chunks[axis] if isinstance(chunks, tuple | list) else 1
-            size = max(1, math.ceil(n / chunk)) * chunk if parameter == "shards" else max(n, 1)
-        result.append(size)
+        if size < 0:  # the whole dimension, in shards as whole chunks
+            chunk = chunks[axis] if parameter == "shards" and isinstance(chunks, tuple | list) else 1
+            size = max(1, math.ceil(n / chunk)) * chunk
+        result.append(int(size))
     return tuple(result)

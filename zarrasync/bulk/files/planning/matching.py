@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.planning.axis import RESERVED, Axis, merge_rows, reserved_labels, stack_rows
+from zarrasync.bulk.files.planning.axis import RESERVED, MergedRows, merge_rows, reserved_labels, stack_rows
 from zarrasync.bulk.files.planning.comparison import is_equal
 from zarrasync.bulk.files.planning.consistency import check_files
 from zarrasync.bulk.files.planning.variables import Variables
@@ -42,7 +42,7 @@ class Match:
         notes: Messages for the report.
     """
 
-    axis: Axis
+    axis: MergedRows
     labels: npt.NDArray[Any] | None
     empty: Sequence[tuple[int, int]]
     journal: Sequence[tuple[int, int, str] | None]
@@ -83,13 +83,10 @@ def match_files(variables: Variables) -> Match:
         count = sum(stop - start for start, stop in empty)
         notes.append(f"{counted(count, 'reserved row')} of {axis.length:,} still empty")
     spans: list[tuple[int, int, str] | None] = [*_spans(axis, labels, stored, variables)]
-    changed = [
-        number
-        for number in sorted(axis.skipped)
-        if variables.target.journal.rows_of_any(variables.headers[number].file)
-    ]
+    files, journal = [header.file for header in variables.headers], variables.target.journal
+    changed = [number for number in sorted(axis.skipped) if journal.rows_of_any(files[number])]
     if changed and variables.parameters.append:
-        names = listed([variables.headers[number].file.name for number in changed])
+        names = listed([files[number].name for number in changed])
         text = f"{counted(len(changed), 'file')} changed since its rows were added, which are kept: {names}"
         notes.append(f"{text}; pass on_duplicate='replace' to write them again")
         spans = [None if number in changed else span for number, span in enumerate(spans)]
@@ -166,7 +163,7 @@ def show_label(variables: Variables, label: Any) -> str:
 # ------------------------------------------------------------------ rows
 
 
-def _merge(variables: Variables, labels: Labels | None, reserved: Any) -> Axis:
+def _merge(variables: Variables, labels: Labels | None, reserved: Any) -> MergedRows:
     """Return the place of each row.
 
     Args:
@@ -221,7 +218,7 @@ def _reserve(variables: Variables, labels: Labels) -> npt.NDArray[Any]:
     return values[~np.isin(values, np.concatenate([files, own[:0] if stored is None else stored]))]
 
 
-def _check_late(variables: Variables, axis: Axis) -> None:
+def _check_late(variables: Variables, axis: MergedRows) -> None:
     """Check that late rows may be inserted: if that is requested, or only values of the last stored chunk or shard move.
 
     Raises:
@@ -257,7 +254,7 @@ def _check_late(variables: Variables, axis: Axis) -> None:
         raise LateFilesError(late)
 
 
-def _empty_rows(target: Target, dim: str, axis: Axis) -> list[tuple[int, int]]:
+def _empty_rows(target: Target, dim: str, axis: MergedRows) -> list[tuple[int, int]]:
     """Return the reserved rows that are still empty after the job."""
     if not target.journal.reserved and not axis.reserved:
         return []
@@ -271,7 +268,7 @@ def _empty_rows(target: Target, dim: str, axis: Axis) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
-def _moved(target: Target, axis: Axis, labels: npt.NDArray[Any] | None) -> dict[SourceFile, Rows]:
+def _moved(target: Target, axis: MergedRows, labels: npt.NDArray[Any] | None) -> dict[SourceFile, Rows]:
     """Return the rows of files of earlier jobs, if they move because rows are inserted before."""
     if axis.moved is None or target.labels is None or labels is None:
         return {}
@@ -325,7 +322,7 @@ def _check_disjoint(variables: Variables, places: Mapping[int, int]) -> None:
             )
 
 
-def _merge_region(variables: Variables, region: slice, length: int, labels: Labels | None) -> Axis:
+def _merge_region(variables: Variables, region: slice, length: int, labels: Labels | None) -> MergedRows:
     """Return the place of each row in a region of an axis with a certain length."""
     start, stop, step = region.indices(length)
     count = sum(variables.row_counts)
@@ -345,7 +342,7 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
     return axis
 
 
-def _observations(variables: Variables, axis: Axis) -> list[str]:
+def _observations(variables: Variables, axis: MergedRows) -> list[str]:
     """Return messages about files without rows, repeated rows, labels that nearly repeat each other, and gaps."""
     parameters, counts, notes = variables.parameters, variables.row_counts, []
     if empty := [header.file.name for header, count in zip(variables.headers, counts, strict=True) if not count]:
@@ -369,7 +366,7 @@ def _observations(variables: Variables, axis: Axis) -> list[str]:
 
 
 def _spans(
-    axis: Axis, labels: Labels | None, stored: npt.NDArray[Any] | None, variables: Variables
+    axis: MergedRows, labels: Labels | None, stored: npt.NDArray[Any] | None, variables: Variables
 ) -> list[tuple[int, int, str]]:
     """Return for each file its first row, the row after its last one, and a digest of the labels between.
 
@@ -381,9 +378,8 @@ def _spans(
         rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
     if labels is None or stored is None:
         return [(*rows.get(number, (0, 0)), "") for number in range(len(variables.headers))]
-    rows |= {
-        n: (axis.ends[n], axis.ends[n]) for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends
-    }
+    left_out = [n for n, own in enumerate(labels) if len(own) and n not in rows and axis.ends]
+    rows |= {n: (axis.ends[n], axis.ends[n]) for n in left_out}
     spans = [rows.get(number, (0, 0)) for number in range(len(labels))]
     return [(start, stop, digest_rows(stored, start, stop)) for start, stop in spans]
 
@@ -409,7 +405,7 @@ def _remains(variables: Variables, labels: Labels | None) -> list[str]:
     return notes
 
 
-def _stored_labels(axis: Axis, labels: Labels, variables: Variables) -> npt.NDArray[Any]:
+def _stored_labels(axis: MergedRows, labels: Labels, variables: Variables) -> npt.NDArray[Any]:
     """Return the labels of the destination after the job, with their data type in the destination."""
     before = variables.target.labels
     if before is None:

@@ -88,10 +88,8 @@ class Variables:
         first, *others = self.headers
         self._check_any()
         for header in others:
-            if (
-                different := first.variables.keys() - header.variables.keys()
-                or header.variables.keys() - first.variables.keys()
-            ):
+            own, present = first.variables.keys(), header.variables.keys()
+            if different := own - present or present - own:
                 name = min(different)
                 one, other = (first, header) if name in first.variables else (header, first)
                 raise ShapeError(
@@ -208,11 +206,8 @@ class Variables:
     def is_label(self, name: str) -> bool:
         """Return whether a variable labels an axis, or contains the bounds of such labels."""
         first = self.headers[0].variables[name]
-        return (
-            (first.is_coordinate and len(first.dims) < 2)
-            or name == self.dim
-            or self._parent_of_bounds(name) is not None
-        )
+        labels_axis = first.is_coordinate and len(first.dims) < 2
+        return labels_axis or name == self.dim or self._parent_of_bounds(name) is not None
 
     def _has_rows(self, name: str) -> bool:
         """Return whether a variable has a value for each row. All files are compared once."""
@@ -293,14 +288,11 @@ class Variables:
         first = units_of(attributes) or self._units_of_durations(name, attributes)
         if requested is not None or first is None or self.axis(name) is None:
             return requested or first
+        pairs = zip(self.all_headers(name), self.headers, strict=True)
+        known = [(own, self.own_units(header.time_attributes(name), first)) for own, header in pairs]
         parts = [
-            (
-                own.values,
-                self.own_units(header.time_attributes(name), first),
-                own.attributes,
-                f"{name!r} of {header.file.name}",
-            )
-            for own, header in zip(self.all_headers(name), self.headers, strict=True)
+            (own.values, units, own.attributes, f"{name!r} of {own.place}")
+            for own, units in known
             if own.values is not None
         ]
         if self.parameters.reserve and name == self.dim and parts:

@@ -218,10 +218,6 @@ def sources_key(store: Store, path: str) -> str:
     return join(path, SOURCES) + "/c/0" * store.checks_bounds
 
 
-def _document_key(path: str) -> str:
-    return _FORMAT.document_keys(join(path, SOURCES))[0]
-
-
 async def read_sources(store: Store, paths: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the values next to arrays; empty ones if they do not exist."""
     return [{} if value is None else _parse(bytes(value.data)) for value in await _fetch(store, paths)]
@@ -231,7 +227,8 @@ async def _fetch(store: Store, paths: Sequence[str]) -> list[Value | None]:
     """Fetch the values next to arrays with their versions."""
     keys = [sources_key(store, path) for path in paths]
     if store.checks_bounds:  # such stores fail for chunks of arrays that do not exist
-        documents = await store.fetch([Request(_document_key(path)) for path in paths])
+        nodes = [join(path, SOURCES) for path in paths]
+        documents = await store.fetch([Request(_FORMAT.document_keys(node)[0]) for node in nodes])
         keys = [key for key, document in zip(keys, documents, strict=True) if document is not None]
         values = iter(await store.fetch([Request(key) for key in keys]))
         return [None if document is None else next(values) for document in documents]

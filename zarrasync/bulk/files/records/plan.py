@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -202,9 +202,8 @@ class FilesPlan:
     @property
     def added(self) -> tuple[int, int]:
         """The first row that the job adds to the dataset, and the row after its last one."""
-        lengths = [
-            array.shape[array.axis] for array in self.arrays if array.shape is not None and array.axis is not None
-        ]
+        present = [(array.shape, array.axis) for array in self.arrays]
+        lengths = [shape[axis] for shape, axis in present if shape is not None and axis is not None]
         return min(lengths, default=0), self.length
 
     @property
@@ -241,16 +240,10 @@ class FilesPlan:
 
     def segments_of(self, start: int, stop: int) -> list[Segment]:
         """Return the parts of segments between two rows."""
-        first = max(bisect_right(self.segments, start, key=lambda segment: segment.start) - 1, 0)
-        found = []
-        for number in range(first, len(self.segments)):
-            segment = self.segments[number]
-            if segment.start >= stop:
-                break
-            a, b = max(segment.start, start), min(segment.stop, stop)
-            if a < b:
-                found.append(Segment(a, b, segment.source, segment.offset + a - segment.start))
-        return found
+        first, last = (bisect_left(self.segments, row, key=lambda segment: segment.start) for row in (start, stop))
+        own = self.segments[max(first - 1, 0) : last]
+        parts = ((max(segment.start, start), min(segment.stop, stop), segment) for segment in own)
+        return [Segment(a, b, own.source, own.offset + a - own.start) for a, b, own in parts if a < b]
 
     def runs_of(self, part: Part) -> list[Part]:
         """Return the parts of a task that have no rows between them which it does not write."""
@@ -269,17 +262,16 @@ class FilesPlan:
         used = [number for number in used if number != STORED]
         numbers = {number: own for own, number in enumerate(used)}
         return replace(
-            self,
+            self.without_records(),
             files=[self.files[number] for number in used],
             arrays=[array.for_files(numbers) for array in self.arrays_of(part)],
             segments=[segment._replace(source=numbers.get(segment.source, STORED)) for segment in segments],
             parts=[part],
-            journal=(),
-            notes=(),
-            left_out=(),
-            moved_files=(),
-            empty=(),
         )
+
+    def without_records(self) -> FilesPlan:
+        """Return the plan without what only its publication and its report need."""
+        return replace(self, journal=(), notes=(), left_out=(), moved_files=(), empty=())
 
     @property
     def recorded(self) -> FilesPlan:
@@ -346,9 +338,8 @@ def split_rows(segments: Sequence[Segment], grids: Sequence[GridAxis], size: int
         starts = starts[grid.start_all(grid.find_all(starts)) == starts]
     first, stop = np.array([segment[:2] for segment in segments]).T
     count = np.cumsum(stop - first)
-    at = np.maximum(
-        np.searchsorted(first, starts, "right") - 1, 0
-    )  # the segment in which or after which a chunk begins
+    # The segment in which or after which a chunk begins.
+    at = np.maximum(np.searchsorted(first, starts, "right") - 1, 0)
     before = count[at] - np.clip(stop[at] - starts, 0, (stop - first)[at])  # the rows to write before it
     cuts = np.append(starts[np.unique(before // size, return_index=True)[1]], stop[-1])
     return [Part(*rows) for rows in pairwise(np.unique(np.clip(cuts, first[0], stop[-1])).tolist())]

@@ -19,7 +19,7 @@ from zarrasync.bulk.files.sources.headers import VariableHeader, dtype_text, is_
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions import XarrayProperties
+from zarrasync.metadata.conventions import XarrayProperties, axis_names
 from zarrasync.metadata.conventions.cf_attributes import FILL, inherited_attributes, parents_of_bounds
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
@@ -75,12 +75,8 @@ class Target:
 
     def length(self, dim: str) -> int:
         """Return the length of a dimension; 0 if no array has it."""
-        sizes = {
-            size: name
-            for name, dims in self.dims.items()
-            for own, size in zip(dims, self.arrays[name].shape, strict=True)
-            if own == dim
-        }
+        lengths = ((name, self.arrays[name].shape[dims.index(dim)]) for name, dims in self.dims.items() if dim in dims)
+        sizes = {size: name for name, size in lengths}
         if len(sizes) > 1:
             (a, one), (b, other), *_ = sizes.items()
             raise ShapeError(
@@ -94,10 +90,9 @@ class Target:
     def contains(self, plan: FilesPlan) -> bool:
         """Return whether the rows of all files of a plan are in the dataset."""
         length, files = self.length(plan.dim), plan.recorded.files
-        return all(
-            row is None or (self.journal.rows(file) == row and self.journal.contains(file, self.labels, length))
-            for file, row in zip(files, plan.journal, strict=True)
-        )
+        planned = [(file, row) for file, row in zip(files, plan.journal, strict=True) if row is not None]
+        are_recorded = all(self.journal.rows(file) == row for file, row in planned)
+        return are_recorded and all(self.journal.contains(file, self.labels, length) for file, _ in planned)
 
 
 async def read_target(handle: NodeHandle, dim: str) -> Target:
@@ -125,7 +120,7 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
             wanted="group",
         )
     arrays = {name: with_handle(array, handle_of(array).without_consolidated()) for name, array in await node.arrays()}
-    dims = {name: dimensions_of(array.metadata) for name, array in arrays.items()}
+    dims = {name: tuple(axis_names(array.metadata) or (None,) * array.ndim) for name, array in arrays.items()}
     target = Target(handle_of(node), node, arrays, dims)
     await _read_journal(target, journal_places(arrays, dim))
     if target.length(dim) and dims.get(dim) == (dim,):
@@ -153,10 +148,8 @@ async def read_constants(target: Target, dim: str, small_bytes: int) -> None:
         small_bytes: The largest size of a small array.
     """
     constants = {name: array for name, array in target.arrays.items() if dim not in target.dims[name]}
-    target.constants = {
-        name: await read_constant(array, target.dims[name], small_bytes if dim else sys.maxsize)
-        for name, array in constants.items()
-    }
+    limit = small_bytes if dim else sys.maxsize
+    target.constants = {name: await read_constant(a, target.dims[name], limit) for name, a in constants.items()}
 
 
 async def read_constant(array: AsyncArray, dims: tuple[str | None, ...], small_bytes: int) -> dict[str, Any]:
@@ -169,22 +162,9 @@ async def read_constant(array: AsyncArray, dims: tuple[str | None, ...], small_b
     return {"digest": digest}
 
 
-def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:
-    """Return the names of an array's dimensions."""
-    properties = XarrayProperties(
-        metadata.dtype, metadata.attributes, metadata.dimension_names, metadata.fill_value, fill_is_missing=False
-    )
-    return properties.names_of_axes(metadata.ndim) or (None,) * metadata.ndim
-
-
 def stored_attributes(metadata: ArrayMetadata, format_: Format) -> dict[str, Any]:
     """Return the attributes of an array as a file would have them: also of the number for missing values."""
-    attributes = dict(metadata.attributes)
-    properties = XarrayProperties(
-        metadata.dtype, attributes, metadata.dimension_names, metadata.fill_value, format_.has_undefined_fill
-    )
-    missing = properties.missing_value
-    attributes.pop(FILL, None)
-    if missing is not None:
-        attributes[FILL] = missing
-    return attributes
+    own = metadata.attributes, metadata.dimension_names, metadata.fill_value
+    missing = XarrayProperties(metadata.dtype, *own, format_.has_undefined_fill).missing_value
+    others = {name: value for name, value in metadata.attributes.items() if name != FILL}
+    return others if missing is None else {**others, FILL: missing}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Segment, split_rows
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group
@@ -20,7 +20,7 @@ from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.claim_folder import KEPT
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import NodeHandle, run_blocking
 
 _BLOCK_BYTES = 64 << 20
 _GRACE_SECONDS = 0.5
@@ -35,7 +35,7 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
         target: The destination before the job.
         claim: The claim, which the process has.
     """
-    handle, blocking = target.handle, target.handle.store.blocking
+    handle = target.handle
     folder, moved, length = f"{claim.folder.path}/{KEPT}", plan.moved or 0, target.length(plan.dim)
     arrays = [array for array in plan.arrays if array.shape is not None and array.axis is not None]
     before = {array.name: target.arrays[array.name].metadata for array in arrays}
@@ -44,16 +44,12 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
     grids = [before[array.name].grid.axes[array.axis or 0] for array in arrays]
     size = max(1, _BLOCK_BYTES // max([1, *(array.row_bytes for array in arrays)]))
     back = replace(
-        plan,
+        plan.without_records(),
         length=length,
         files=(),
         arrays=[_changed(plan, array, after, before) for array in arrays],
         segments=segments,
         parts=split_rows(segments, grids, size),
-        journal=(),
-        notes=(),
-        left_out=(),
-        moved_files=(),
         empty=target.journal.reserved,
     )
     cut = replace(back, arrays=[_changed(plan, array, before, after) for array in arrays], length=moved)
@@ -70,11 +66,11 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
                 await kept.view[(*inner, slice(start - moved, stop - moved))].write(values)
         await handle.store.put(f"{folder}/plan", json.dumps(back.to_json()).encode())
 
-    bridge.run(copy(), blocking=blocking)
+    run_blocking(handle.store, copy())
     claim.update(cut=True)
     claim.found = {**claim.found, "cut": True}
-    bridge.run(publish_arrays(cut, handle), blocking=blocking)
-    bridge.run(publish_group(cut, handle, is_complete=False), blocking=blocking)
+    run_blocking(handle.store, publish_arrays(cut, handle))
+    run_blocking(handle.store, publish_group(cut, handle, is_complete=False))
     claim.check()
     clock.sleep_blocking(_GRACE_SECONDS)
 
@@ -94,7 +90,7 @@ def restore_moved(claim: Claim, handle: NodeHandle) -> None:
         ShapeError: If another writer has changed the dataset since.
     """
     store, folder = handle.store, f"{claim.folder.path}/{KEPT}"
-    data = bridge.run(store.get(f"{folder}/plan"), blocking=store.blocking)
+    data = run_blocking(store, store.get(f"{folder}/plan"))
     if data is None:  # an earlier call has restored them
         drop_kept(claim, handle)
         return
@@ -104,18 +100,16 @@ def restore_moved(claim: Claim, handle: NodeHandle) -> None:
         runner.run(part)
         claim.check()
     place = plan.handle(store, handle.config)
-    bridge.run(publish_arrays(plan, place), blocking=store.blocking)
-    bridge.run(publish_group(plan, place, is_complete=False), blocking=store.blocking)
+    run_blocking(store, publish_arrays(plan, place))
+    run_blocking(store, publish_group(plan, place, is_complete=False))
     drop_kept(claim, handle)
 
 
 def drop_kept(claim: Claim, handle: NodeHandle) -> None:
     """Erase the copied rows, which are in their places."""
     folder, store = f"{claim.folder.path}/{KEPT}", handle.store
-    bridge.run(
-        store.erase_values([f"{folder}/plan"]), blocking=store.blocking
-    )  # first: no other rows are restored then
-    bridge.run(store.erase_prefix(f"{folder}/"), blocking=store.blocking)
+    run_blocking(store, store.erase_values([f"{folder}/plan"]))  # first: no other rows are restored then
+    run_blocking(store, store.erase_prefix(f"{folder}/"))
     claim.update(cut=False)
     claim.found = {**claim.found, "cut": False}
     claim.folder.forget_tasks()

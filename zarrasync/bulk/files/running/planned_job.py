@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from types import MappingProxyType
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import Any
 
 from zarrasync import config as settings
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._util import records
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import has_secrets, redacted_errors
@@ -25,27 +24,24 @@ from zarrasync.bulk.files.running.publish import (
     unchanged_arrays,
     write_inline,
 )
-from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import FileWorkers
+from zarrasync.bulk.files.running.tasks import FileWorkers, TaskRunner, run_task
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task, TaskRun
+from zarrasync.bulk.jobs.plan import Options, PlannedWork, Task, TaskRun
 from zarrasync.bulk.jobs.plan_location import NodeLocation
-from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.reports import FilesReport, add_reports
 from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import counted
 from zarrasync.errors import WriteConflictError
 from zarrasync.indexing.axis_cuts import count_touched
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
-from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import CountingStore
+from zarrasync.nodes.node import NodeHandle, run_blocking
+from zarrasync.stores import CountingStore, Store
 from zarrasync.stores.base import Transaction
 
-T = TypeVar("T")
 _NEW_PLAN = (
     "since the job was planned; repeat the call",
     "since the job was planned",
@@ -83,14 +79,11 @@ class PlannedJob:
         self._transaction, self._published = transaction, published or handle
         self._done = set[int]()  # tasks that this process has run
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self._handle.store.blocking)
-
     # -------------------------------------------------------------- commands
 
     def is_finished(self) -> bool:
         """Return whether an earlier command has published the result."""
-        target = self._run(read_target(self._published, self.plan.dim))
+        target = run_blocking(self._handle.store, read_target(self._published, self.plan.dim))
         return self.plan.digest in target.journal.finished and (self._claim.is_enabled or target.contains(self.plan))
 
     def finish(self, report: FilesReport, *, verify: bool) -> list[str]:
@@ -129,7 +122,7 @@ class PlannedJob:
             return True
         if not self.plan.is_new:
             return False
-        target = self._run(read_target(self._published, self.plan.dim))
+        target = run_blocking(self._handle.store, read_target(self._published, self.plan.dim))
         is_group_last = not self._handle.store.checks_bounds
         return target.contains(self.plan) or (is_group_last and bool(target.arrays))
 
@@ -139,14 +132,14 @@ class PlannedJob:
         """Make the destination ready for tasks."""
         plan, handle = self.plan, self._handle
         if handle.store.checks_bounds:  # a transaction, in which nothing is visible before it is committed
-            self._run(publish_arrays(plan, handle))
-            self._run(publish_group(plan, handle, is_complete=False))
+            run_blocking(self._handle.store, publish_arrays(plan, handle))
+            run_blocking(self._handle.store, publish_group(plan, handle, is_complete=False))
         for array in plan.arrays:
             if array.shape is not None:
                 target = plan.open(array, handle.store, handle.config)
                 present = target.metadata.with_shape(array.shape)
                 place = NodeHandle(handle.store, target.path, handle.format, handle.config)
-                self._run(erase_pending(place, present))
+                run_blocking(self._handle.store, erase_pending(place, present))
 
     def unfinished(self, report: FilesReport, progress: JobProgress | None) -> list[int]:
         """Return the numbers of the tasks that are not finished.
@@ -166,18 +159,21 @@ class PlannedJob:
     def run_tasks(self, run: TaskRun) -> None:
         """Run tasks, and mark each one. Tasks of a stored plan prepare the destination first, unless they have a fork of the store.
 
+        On other processes, tasks whose process ended are run again by another one. If the processes need forks of the store, the
+        changes of each task are merged when it has ended.
+
         Raises:
             SourceFilesError: If files cannot be read. The other tasks were run.
+            StoreError: If processes that run the same task ended several times, or the store failed.
         """
         plan, claim, report, bad = self.plan, self._claim, run.report, dict[str, str]()
-        store, forks = self._handle.store, self._handle.store.forks
-        fork = forks.fork() if self._is_independent and forks is not None else None
-        if self._is_independent and fork is None:
+        store, config, forks = self._handle.store, self._handle.config, self._handle.store.forks
+        if self._is_independent and forks is None:
             self.prepare()
-        is_marked = run.workers.is_local and run.permit is None and len(plan.parts) > 1
+        is_marked = run.workers.is_local and run.token is None and len(plan.parts) > 1
 
         def mark(number: int) -> str:
-            return "" if run.permit is None else claim.folder.task_key(plan.digest, number)
+            return "" if run.token is None else claim.folder.task_key(plan.digest, number)
 
         def done(number: int, part: FilesReport) -> None:
             add_reports(report, part)
@@ -193,8 +189,29 @@ class PlannedJob:
             claim.check()
             run.advance(nbytes)
 
-        own = replace(run, advance=written)
-        run.workers.run_tasks(plan, own, store, self._handle.config, fork=fork, mark=mark, done=done)
+        if run.workers.is_local:
+            files = run.workers.local_files(plan.reader, config)
+            fork = forks.fork() if self._is_independent and forks is not None else partial(_same, store)
+            for number in run.numbers:
+                runner = TaskRunner(plan, fork(), config, files, run.verify)
+                done(number, runner.run(plan.parts[number], mark(number), run.token, written))
+        else:
+            own = run.workers.config_of_each(plan.reader, config)
+            open_store = partial(_same, store) if forks is None else forks.fork()
+
+            def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
+                part = plan.for_part(plan.parts[number])
+                return partial(run_task, part, mark(number), run.token, open_store, own, verify=run.verify)
+
+            def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
+                part, changes = result
+                if changes and forks is not None:
+                    forks.merge(changes)
+                done(number, part)
+                if not part.bad_files:
+                    written(part.nbytes)
+
+            run.workers.run(run.numbers, call, ended)
         if bad and self._is_independent:
             has_changed = all(_NEW_PLAN[0] in reason for reason in bad.values())
             hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one"
@@ -225,12 +242,14 @@ class PlannedJob:
             for changes in self._claim.folder.results(plan.digest):
                 forks.merge(changes)
         is_grown = self._handle.store.checks_bounds  # by ``prepare``, in a transaction
-        present = {} if is_grown else self._run(unchanged_arrays(plan, self._handle))
-        self._run(write_inline(plan, self._handle, verify=verify))
+        present = {} if is_grown else run_blocking(self._handle.store, unchanged_arrays(plan, self._handle))
+        run_blocking(self._handle.store, write_inline(plan, self._handle, verify=verify))
         if self._claim.is_enabled and self._transaction is None:
             record = publication_record(plan, self._handle, is_independent=self._is_independent)
             self._claim.begin_publishing(record)
-        self.publish(present)
+        run_blocking(self._handle.store, publish_arrays(plan, self._handle, present))
+        self._claim.check()
+        run_blocking(self._handle.store, publish_group(plan, self._handle, is_independent=self._is_independent))
         if self._transaction is not None:
             self._commit(self._transaction, message)
         self._claim.is_published = True
@@ -238,27 +257,21 @@ class PlannedJob:
     def _commit(self, transaction: Transaction, message: str) -> None:
         try:
             transaction.commit(message, self.plan.path)
-            self._claim.note_commit()
+            self._claim.update(committed=True)
         except WriteConflictError as error:
             raise WriteConflictError(
                 f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
             ) from error
 
-    def publish(self, present: Mapping[str, ArrayMetadata] = MappingProxyType({})) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated.
-
-        Args:
-            present: As for ``publish_arrays``.
-        """
-        self._run(publish_arrays(self.plan, self._handle, present))
-        self._claim.check()
-        self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
-
     def forget_finish(self) -> None:
         """Remove the record that an equal plan was finished before, because this one is not."""
-        target = self._run(read_target(self._handle, self.plan.dim))
+        target = run_blocking(self._handle.store, read_target(self._handle, self.plan.dim))
         if self.plan.digest in target.journal.finished:
-            self._run(publish_group(self.plan, self._handle, is_complete=False))
+            run_blocking(self._handle.store, publish_group(self.plan, self._handle, is_complete=False))
+
+
+def _same(store: Store) -> Store:
+    return store
 
 
 def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool = False) -> list[str]:
@@ -335,12 +348,12 @@ class FilesWork(PlannedWork):
         work = records.from_json(cls, own, "plan of the ingestion", dest=dest, config=config)
         return replace(work, plan=None if work.plan is None else work.plan.under(root))
 
-    def opened(self, credentials: Credentials) -> FilesWork:
+    def opened(self, options: Options, source_options: Options = None) -> FilesWork:
         plan = self.plan
-        if plan is not None and credentials.source_options:
-            options = {**plan.reader.storage_options, **credentials.source_options}
-            plan = replace(plan, reader=replace(plan.reader, storage_options=options))
-        return replace(self, plan=plan, dest=self.dest.opened(credentials.storage_options))
+        if plan is not None and source_options:
+            own = {**plan.reader.storage_options, **source_options}
+            plan = replace(plan, reader=replace(plan.reader, storage_options=own))
+        return replace(self, plan=plan, dest=self.dest.opened(options))
 
     # -------------------------------------------------------------- tasks and commands
 
@@ -423,7 +436,7 @@ class FilesWork(PlannedWork):
         if self.plan is not None and self.plan.is_new and not self.store.checks_bounds:
             handle = self.plan.handle(self.store, self.config)
             erasure = erase_arrays(handle, [array.name for array in self.plan.arrays])
-            bridge.run(erasure, blocking=self.store.blocking)
+            run_blocking(self.store, erasure)
 
 
 def _text(plan: FilesPlan, part: Part) -> str:
@@ -448,10 +461,8 @@ def _requests(plan: FilesPlan, part: Part, grids: Mapping[str, Grid]) -> int:
 def missing_credentials(plan: FilesPlan) -> list[str]:
     """Return a remark if the document of a plan leaves out credentials."""
     urls = sum(file.name != file.url for file in plan.files)
-    places = [
-        *([f"the URLs of {counted(urls, 'file')}"] * bool(urls)),
-        *(["the options of the engine"] * has_secrets(plan.reader.engine_options)),
-    ]
+    places = [f"the URLs of {counted(urls, 'file')}"] * bool(urls)
+    places += ["the options of the engine"] * has_secrets(plan.reader.engine_options)
     if not places:
         return []
     return [f"the document of the plan lacks the credentials in {' and '.join(places)}; other processes need them"]

@@ -8,15 +8,14 @@ and the group's document, the journal contains rows beyond the dataset's, which 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.files.records.journal import JOURNAL, Journal, change_sources, read_sources
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
@@ -34,11 +33,10 @@ from zarrasync.nodes.consolidated import ConsolidatedCopies, replace_copies
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import FoundNode, find_all
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -53,16 +51,15 @@ async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = Fa
     Raises:
         ChecksumError: If the values read back differ.
     """
-    inline = [array for array in plan.arrays if array.kind == "inline"]
-    await gather([partial(_write_inline, plan, array, handle, verify=verify) for array in inline])
 
+    async def write(array: ArrayPlan) -> None:
+        target = plan.open(array, handle.store, replace(handle.config, unaligned="allow"))
+        for region, values in _inline_parts(plan, array, target):
+            await target.view[region].write(values)
+            if verify:
+                await compare_values(target, region, values, "the files")
 
-async def _write_inline(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
-    target = plan.open(array, handle.store, replace(handle.config, unaligned="allow"))
-    for region, values in _inline_parts(plan, array, target):
-        await target.view[region].write(values)
-        if verify:
-            await compare_values(target, region, values, "the files")
+    await gather([partial(write, array) for array in plan.arrays if array.kind == "inline"])
 
 
 async def is_inline_stored(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
@@ -200,13 +197,18 @@ async def publish_group(
     """
     place = handle.without_consolidated()
     (group,) = await find_all(place, [handle.path], (handle.format,), consolidated=None)
-    change = partial(
-        _changed_journal,
-        plan,
-        is_first=plan.is_new and group is None,
-        is_complete=is_complete,
-        is_independent=is_independent,
-    )
+
+    def change(present: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the journal after the job. The files of other jobs remain in it, even if this one is late."""
+        is_first = plan.is_new and group is None  # such a value describes an earlier dataset
+        journal = Journal() if is_first else Journal.of(present.get(JOURNAL))
+        files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
+        journal = journal.with_files(plan.dim, plan.parameters, files, rows, added)
+        if is_complete:
+            journal = journal.with_rows(dict(plan.moved_files), plan.empty)
+        journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
+        return {JOURNAL: journal.to_json()}
+
     await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
     above = ancestors(handle.path)[::-1]
     nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
@@ -242,32 +244,6 @@ def _attributes(plan: FilesPlan, present: Mapping[str, Any]) -> dict[str, Any]:
     return checked_attributes({**(plan.attributes or {}), **present})
 
 
-def _changed_journal(
-    plan: FilesPlan,
-    present: Mapping[str, Any],
-    *,
-    is_first: bool,
-    is_complete: bool,
-    is_independent: bool,
-) -> dict[str, Any]:
-    """Return the journal after the job. The files of other jobs remain in it, even if this one is late.
-
-    Args:
-        plan: The plan.
-        present: The value with the journal.
-        is_first: Whether the dataset does not exist yet, so that such a value describes an earlier one.
-        is_complete: Whether the journal shall contain the files of the plan.
-        is_independent: Whether the journal shall contain the plan.
-    """
-    journal = Journal() if is_first else Journal.of(present.get(JOURNAL))
-    files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
-    journal = journal.with_files(plan.dim, plan.parameters, files, rows, added)
-    if is_complete:
-        journal = journal.with_rows(dict(plan.moved_files), plan.empty)
-    journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
-    return {JOURNAL: journal.to_json()}
-
-
 async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> ConsolidatedCopies:
     """Return the documents of the group, and copies of all documents below."""
     format_, path = handle.format, handle.path
@@ -281,11 +257,8 @@ async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[
         below, _ = await documents_below(handle.without_consolidated())
     changed = [key for array in plan.arrays for key in array.documents]
     values = await fetch_documents(handle.store, changed, handle.config)  # others may have changed attributes
-    below = {
-        **below,
-        **{key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None},
-    }
-    copied = {key: format_.copied_document(key, data) for key, data in below.items()}
+    stored = {key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None}
+    copied = {key: format_.copied_document(key, data) for key, data in {**below, **stored}.items()}
     return ConsolidatedCopies(format_.own_documents(path, rendered), copied)
 
 
@@ -300,14 +273,9 @@ def publication_record(plan: FilesPlan, handle: NodeHandle, *, is_independent: b
         handle: The location of the group.
         is_independent: Whether other processes have run the tasks of the plan.
     """
-    was_recorded = False
-    if not plan.is_new:  # the journal may contain the same files, if their rows were removed from the arrays
-        was_recorded = bridge.run(_is_recorded(plan, handle), blocking=handle.store.blocking)
-    return {
-        "plan": plan.recorded.to_json(),
-        "was_recorded": was_recorded,
-        "is_independent": is_independent,
-    }
+    # The journal may contain the same files, if their rows were removed from the arrays.
+    was_recorded = not plan.is_new and run_blocking(handle.store, _is_recorded(plan, handle))
+    return {"plan": plan.recorded.to_json(), "was_recorded": was_recorded, "is_independent": is_independent}
 
 
 def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
@@ -335,17 +303,15 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         raise claim.folder.damaged_record(error) from error
     place = plan.handle(handle.store, handle.config)
 
-    def run(call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=handle.store.blocking)
-
     paths = [plan.path, *(join(plan.path, array.name) for array in plan.arrays)]
-    group, *nodes = run(find_all(place, paths, (place.format,), strict=False))
-    if group is None or record.get("was_recorded", False) or not run(_is_recorded(plan, place)):
+    group, *nodes = run_blocking(handle.store, find_all(place, paths, (place.format,), strict=False))
+    if group is None or record.get("was_recorded", False) or not run_blocking(handle.store, _is_recorded(plan, place)):
         changes = [_change(plan, array, node, place) for array, node in zip(plan.arrays, nodes, strict=True)]
         if not plan.is_new and group is None:
             changes.insert(0, "the group does not exist any more")
         if not any(changes):
-            are_stored = run(gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays]))
+            checks = [partial(is_inline_stored, plan, array, place) for array in plan.arrays]
+            are_stored = run_blocking(handle.store, gather(checks))
             others = [array.name for array, is_stored in zip(plan.arrays, are_stored, strict=True) if not is_stored]
             changes += [f"{name!r} has other values" for name in others]
         if found := next(filter(None, changes), ""):
@@ -355,9 +321,9 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             )
             _log.warning("%s", note)
             return [note]
-        run(publish_arrays(plan, place))
+        run_blocking(handle.store, publish_arrays(plan, place))
         claim.check()
-    run(publish_group(plan, place, is_independent=record.get("is_independent", False)))
+    run_blocking(handle.store, publish_group(plan, place, is_independent=record.get("is_independent", False)))
     return []
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
@@ -21,15 +21,13 @@ from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_times, convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim_folder import KEPT
-from zarrasync.bulk.jobs.plan import TaskRun
-from zarrasync.bulk.jobs.runs import Permit, Run
+from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.reports import FilesReport, add_reports
 from zarrasync.bulk.scratch_folders import remove_abandoned_folders
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
@@ -38,7 +36,7 @@ from zarrasync.errors import SourceFilesError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata.conventions.cf_times import TimeUnits
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.node import JOB_FOLDER
+from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 
@@ -76,7 +74,7 @@ class TaskRunner:
     verify: bool = False
 
     def run(
-        self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
+        self, part: Part, mark: str = "", token: FencingToken | None = None, progress: Progress = ignore_progress
     ) -> FilesReport:
         """Run a task. If files cannot be read, the report names them, and the task is not marked.
 
@@ -84,7 +82,7 @@ class TaskRunner:
             part: The task.
             mark: The key of the value to store when the task has ended; empty for none. The value contains the changes of a
                 fork.
-            permit: The permission, if this process does not have the claim.
+            token: The permission, if this process does not have the claim.
             progress: Called with the number of bytes written since the last call.
 
         Raises:
@@ -94,7 +92,7 @@ class TaskRunner:
         """
         report = FilesReport()
         notes = self.store.notes
-        with Run(notes, permit) as run, self.files.prepared(self._used(part)):
+        with Run(notes, token) as run, self.files.prepared(self._used(part)):
 
             def written(nbytes: int) -> None:
                 run.check()
@@ -141,10 +139,8 @@ class TaskRunner:
         if array.axis is not None:
             shape[array.axis] = part.stop - part.start
             region[array.axis] = slice(part.start, part.stop)
-        source = Source(
-            tuple(shape), target.dtype, lambda block: self._read(array, target, part.start, block), chunks=array.chunks
-        )
-        return source, target, tuple(region)
+        read = partial(self._read, array, target, part.start)
+        return Source(tuple(shape), target.dtype, read, chunks=array.chunks), target, tuple(region)
 
     def _write_arrays(self, part: Part, report: IngestReport, progress: Progress) -> None:
         """Write the arrays of a task, and add counts to a report.
@@ -169,7 +165,7 @@ class TaskRunner:
             add_reports(report, own)
 
         items = [(array, run) for array in self.plan.arrays_of(part) for run in self.plan.runs_of(part)]
-        bridge.run(for_each(write, items, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
+        run_blocking(self.store, for_each(write, items, _CONCURRENT_ARRAYS))
 
     # -------------------------------------------------------------- reading
 
@@ -192,7 +188,7 @@ class TaskRunner:
             own = tuple(own_rows if axis == array.axis else part for axis, part in enumerate(region))
             if segment.source == STORED:
                 kept = kept_array(self.plan, array, self.store, self.config)
-                values = bridge.run(kept.view[own].read(), blocking=self.store.blocking)
+                values = run_blocking(self.store, kept.view[own].read())
                 parts.append(np.asarray(transfer.as_array(values, target.dtype, target.metadata.spec.fill_value)))
             else:
                 parts.append(self._read_file(array, target, segment.source, own))
@@ -276,7 +272,7 @@ class FileWorkers(Workers):
         if min(durations) * len(rest) <= _SHORT_SECONDS:
             return first + here(rest)
         found: dict[int, list[FileHeader]] = {}
-        own = self._config_of_each(options, config)
+        own = self.config_of_each(options, config)
 
         def call(start: int) -> Callable[[], list[FileHeader]]:
             return partial(read_headers, rest[start : start + _HEADERS_PER_CALL], options, own, names)
@@ -284,57 +280,7 @@ class FileWorkers(Workers):
         self.run(range(0, len(rest), _HEADERS_PER_CALL), call, found.__setitem__)
         return first + [header for number in sorted(found) for header in found[number]]
 
-    def run_tasks(
-        self,
-        plan: FilesPlan,
-        run: TaskRun,
-        store: Store,
-        config: Config,
-        *,
-        fork: Callable[[], Store] | None,
-        mark: Callable[[int], str],
-        done: Callable[[int, FilesReport], None],
-    ) -> None:
-        """Run tasks. On other processes, tasks whose process ended are run again by another one.
-
-        If the processes need forks of the store, the changes of each task are merged when it has ended.
-
-        Args:
-            plan: The job.
-            run: The call that runs the tasks.
-            store: The store of the destination.
-            config: The settings.
-            fork: Opens a fork of the store, if tasks of this process need one.
-            mark: Returns the key that marks a task as finished.
-            done: Called with the number and the report of each finished task.
-
-        Raises:
-            StoreError: If processes that run the same task ended several times, or the store failed.
-        """
-        if self.is_local:
-            files = self.local_files(plan.reader, config)
-            for number in run.numbers:
-                runner = TaskRunner(plan, store if fork is None else fork(), config, files, run.verify)
-                done(number, runner.run(plan.parts[number], mark(number), run.permit, run.advance))
-            return
-        own, forks = self._config_of_each(plan.reader, config), store.forks
-        open_store = partial(_same, store) if forks is None else forks.fork()
-
-        def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
-            part = plan.for_part(plan.parts[number])
-            return partial(run_task, part, mark(number), run.permit, open_store, own, verify=run.verify)
-
-        def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
-            report, changes = result
-            if changes and forks is not None:
-                forks.merge(changes)
-            done(number, report)
-            if not report.bad_files:
-                run.advance(report.nbytes)
-
-        self.run(run.numbers, call, ended)
-
-    def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
+    def config_of_each(self, options: ReaderOptions, config: Config) -> Config:
         """Return the settings of a process. All processes of this machine together use the threads of the settings.
 
         The memory budget is not divided: with less memory, each process would decode chunks of the files several times.
@@ -355,10 +301,6 @@ class FileWorkers(Workers):
 
 
 # ------------------------------------------------------------------ in other processes
-
-
-def _same(store: Store) -> Store:
-    return store
 
 
 class SharedFiles:
@@ -417,7 +359,7 @@ def read_headers(
 def run_task(
     plan: FilesPlan,
     mark: str,
-    permit: Permit | None,
+    token: FencingToken | None,
     open_store: Callable[[], Store],
     config: Config,
     *,
@@ -426,5 +368,5 @@ def run_task(
     """Run the only task of a plan in a worker process. Return its report, and the changes of a fork of the destination."""
     store = open_store()
     with shared_files.use(plan.reader, config) as opened:
-        report = TaskRunner(plan, store, config, opened, verify).run(plan.parts[0], mark, permit)
+        report = TaskRunner(plan, store, config, opened, verify).run(plan.parts[0], mark, token)
     return report, b"" if store.forks is None else store.forks.changes()

@@ -149,8 +149,7 @@ def complete_size(file: BinaryIO, version: int) -> int:
         else:
             ends.append(begin + nbytes)
     if records and records not in _STREAMED:
-        sizes = [
-            nbytes if len(of_records) == 1 else -(-nbytes // 4) * 4 for _, nbytes in of_records
-        ]  # one is not padded
+        are_padded = len(of_records) > 1
+        sizes = [-(-nbytes // 4) * 4 if are_padded else nbytes for _, nbytes in of_records]
         ends += [begin + (records - 1) * sum(sizes) + nbytes for begin, nbytes in of_records]
     return max(file.tell(), *ends) if ends else file.tell()

@@ -35,12 +35,15 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], name: str) ->
         if values.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS:
             transfer.check_cast(values, converted)
     except (ChecksumError, CodecError) as error:
-        raise CodecError(
+        raise _unfit(
             f"the values of {name} do not fit the data type {dtype} of the destination: {error}; choose a data type that "
-            "represents them in the encoding of the variable, such as f8, or convert the file first",
-            direction="encode",
+            "represents them in the encoding of the variable, such as f8, or convert the file first"
         ) from error
     return converted
+
+
+def _unfit(message: str) -> CodecError:
+    return CodecError(message, direction="encode")
 
 
 def check_strings(name: str, values: npt.NDArray[Any] | None, url: str, dtype: np.dtype[Any]) -> None:
@@ -130,10 +133,9 @@ def convert_times(
     result[~missing] = converted
     result[missing] = _convert_missing(values[missing], dtype, name, attributes)
     if (hidden := find_missing(converted, attributes)).any():
-        raise CodecError(
+        raise _unfit(
             f"the time {known[hidden][0]} {source.units} of {name} becomes {converted[hidden][0]} {target.units}, the number "
-            "of missing values; convert the file to the units of the destination with another _FillValue",
-            direction="encode",
+            "of missing values; convert the file to the units of the destination with another _FillValue"
         )
     return result
 
@@ -157,10 +159,9 @@ def _convert_missing(
     if values.dtype.kind == "f" and dtype.kind != "f":
         is_lost |= np.isnan(values)
     if is_lost.any():
-        raise CodecError(
+        raise _unfit(
             f"{name} has a missing time, whose number {values[is_lost][0]} the data type {dtype} of the destination cannot "
-            "represent; create the destination with the data type f8 in the encoding of the variable",
-            direction="encode",
+            "represent; create the destination with the data type f8 in the encoding of the variable"
         )
     return result
 
@@ -168,10 +169,9 @@ def _convert_missing(
 def _check_unpacked(attributes: Mapping[str, Any], source: TimeUnits, target: TimeUnits, name: str) -> None:
     packed = [key for key, neutral in _PACKING.items() if attributes.get(key, neutral) != neutral]
     if packed:
-        raise CodecError(
+        raise _unfit(
             f"the times of {name} are packed with {packed[0]} {attributes[packed[0]]!r}, and cannot be converted from "
-            f"{source.units!r} to {target.units!r}; pass decode=True to unpack them, or convert the file first",
-            direction="encode",
+            f"{source.units!r} to {target.units!r}; pass decode=True to unpack them, or convert the file first"
         )
 
 
@@ -180,10 +180,9 @@ def _encode(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, name
     try:
         return convert_numbers(values, source, target)
     except CodecError as error:
-        raise CodecError(
+        raise _unfit(
             f"the times of {name} in {source.units!r} (calendar {source.calendar!r}) cannot be converted to "
-            f"{target.units!r} (calendar {target.calendar!r}): {error}",
-            direction="encode",
+            f"{target.units!r} (calendar {target.calendar!r}): {error}"
         ) from error
 
 
@@ -222,15 +221,13 @@ def _check_exact(
     time = f"the time {values[at]} {source.units} of {name}"
     if dtype.kind != "f" and encoded[at] != np.floor(encoded[at]):
         finer = {"attributes": {"units": "seconds since …" if target.calendar else "seconds"}}
-        raise CodecError(
+        raise _unfit(
             f"{time} is not a whole number of {target.units!r}, the units of the destination; create the destination with "
-            f"finer units, with {finer} in the encoding of the variable, or with the data type f8",
-            direction="encode",
+            f"finer units, with {finer} in the encoding of the variable, or with the data type f8"
         )
-    raise CodecError(
+    raise _unfit(
         f"{time} is {encoded[at]} in {target.units!r}, the units of the destination, which its data type {dtype} cannot "
-        "represent; create the destination with the data type f8 or i8 in the encoding of the variable",
-        direction="encode",
+        "represent; create the destination with the data type f8 or i8 in the encoding of the variable"
     )
 
 

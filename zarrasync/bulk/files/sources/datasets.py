@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency import bridge
 from zarrasync._util.redact import public_url, redact
 from zarrasync.bulk.files.sources.content import FETCH_AGAIN
 from zarrasync.bulk.files.sources.engines import advice_for_failure, engine_arguments, is_hierarchy, reason_of_failure
@@ -43,6 +42,7 @@ from zarrasync.metadata.conventions.cf_encoding import unpacked_limits
 from zarrasync.model import dtypes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open_group
+from zarrasync.nodes.node import run_blocking
 from zarrasync.stores import Store, resolve
 
 
@@ -300,7 +300,7 @@ def groups_of_zarr(url: str, group: str, storage_options: Mapping[str, Any]) -> 
     """
     store = resolve(url, dict(storage_options) or None)
     try:
-        members = bridge.run(_members(store, group), blocking=store.blocking)
+        members = run_blocking(store, _members(store, group))
     except UnsupportedOperation:
         return {}
     found = {"": False} | {name: False for name, node in members if not isinstance(node, AsyncArray)}

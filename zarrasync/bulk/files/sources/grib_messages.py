@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from operator import ne
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -187,7 +188,7 @@ def _text_of_lost(index: Any, lost: Sequence[_Message]) -> str:
     """Describe messages that are left out, with the keys in which they differ from the most similar ones."""
     messages = [(values, number) for values, numbers in index.iter_index() for number in numbers]
     values, number = lost[0]
-    others = [(_distance(values, own), other) for own, other in messages if other != number]
+    others = [(sum(map(ne, values, own)), other) for own, other in messages if other != number]
     least = min(distance for distance, _ in others)
     rivals = [other for distance, other in others if distance == least][:_MOST_COMPARED]
     keys = [_identity(index.fieldset[other]) for other in (*rivals, number)]
@@ -200,11 +201,6 @@ def _text_of_lost(index: Any, lost: Sequence[_Message]) -> str:
     name = next(iter(differing))
     choice = _choice(name, [index.fieldset[rivals[0]][name]])  # with the type by which cfgrib compares it
     return f"{many} differ from others only in {text}, which becomes no dimension; {choice}"
-
-
-def _distance(values: Sequence[Any], others: Sequence[Any]) -> int:
-    """Return the number of keys in which two messages differ, of those that cfgrib compares."""
-    return sum(a != b for a, b in zip(values, others, strict=True))
 
 
 def _identity(message: Any) -> dict[str, str]:
@@ -261,7 +257,7 @@ def _places(message: Any) -> Any:
 
 def _scanning_problem(variable: Any) -> str:
     """Return why the elements of a message are not in the order of the coordinates; an empty string if they are."""
-    if {"latitude", "longitude"} - set(variable.dims):
+    if not {"latitude", "longitude"} <= set(variable.dims):
         return ""
     if variable.attrs.get("GRIB_jPointsAreConsecutive"):
         return "its messages contain the elements of a column after each other, which cfgrib takes for those of a row"

@@ -54,6 +54,11 @@ def is_hdf5(path: str) -> bool:
         return False
 
 
+def _is_readable(path: str) -> bool:
+    """Return whether h5py can open a file."""
+    return is_hdf5(path) and importlib.util.find_spec("h5py") is not None
+
+
 class ChunkStore(Store):
     """The chunks of a variable as the values of a store.
 
@@ -90,12 +95,11 @@ class ChunkStore(Store):
         offset, size = place
         try:
             request.check_size(size)
-            start = max(size - (request.length or 0), 0) if request.suffix else min(request.start, size)
-            stop = size if request.suffix or request.length is None else min(start + request.length, size)
-            data = os.pread(self._file, stop - start, offset + start)
+            start, length = request.bounds(size)
+            data = os.pread(self._file, length, offset + start)
         except (OSError, BudgetExceeded) as error:
             raise store_error(error, request.key, "read", self) from error
-        if len(data) < stop - start:
+        if len(data) < length:
             raise StoreError(
                 f"chunk {request.key} of {self!r} is incomplete: the file ends at {offset + len(data):,} bytes"
             )
@@ -146,20 +150,11 @@ def find_chunks(path: str, name: str, options: ReaderOptions, config: Config) ->
         options: How to open files.
         config: The settings for reading chunks.
     """
-    if (
-        options.engine not in _ENGINES
-        or options.engine_options
-        or options.decode
-        or options.preprocess
-        or not hasattr(os, "pread")
-    ):
+    is_changed = options.engine not in _ENGINES or options.engine_options or options.decode or options.preprocess
+    if is_changed or not hasattr(os, "pread") or not _is_readable(path):
         return None
-    try:
-        import h5py
-    except ImportError:
-        return None
-    if not is_hdf5(path):
-        return None
+    import h5py
+
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         with open(descriptor, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
@@ -190,19 +185,21 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
     """Return a dataset of a group, or ``None`` if it does not exist or is in another file, to which links lead."""
     import h5py
 
-    objects: Any = import_module("h5py.h5o")
-    group = file
-    for part in filter(None, path.split("/")):
-        if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
+    group = found = file
+    for part in (*filter(None, path.split("/")), name):
+        group = found
+        if isinstance(group.get(part, getlink=True), h5py.ExternalLink) or (found := group.get(part)) is None:
             return None
-        group = group[part]
-    if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
-        return None
-    dataset = group.get(name)
-    if not isinstance(dataset, h5py.Dataset) or f"{HIDDEN}{name}" in group:
+    if not isinstance(found, h5py.Dataset) or f"{HIDDEN}{name}" in group:
         return None
     # The numbers of the files differ if a soft link leads to an external one.
-    return dataset if objects.get_info(dataset.id).fileno == objects.get_info(file.id).fileno else None
+    return found if _place_of(found)[0] == _place_of(file)[0] else None
+
+
+def _place_of(item: Any) -> tuple[Any, Any]:
+    """Return the number of the file that contains an object, and the address in it."""
+    information = import_module("h5py.h5o").get_info(item.id)
+    return information.fileno, information.addr
 
 
 def _is_short(file: Any, dataset: Any) -> bool:
@@ -305,7 +302,7 @@ _PURE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
 @contextmanager
 def _opened(path: str, group: str = "") -> Iterator[Mapping[str, Any]]:
     """Open a group of an HDF5 file. It is empty in other files, if it does not exist, and without h5py."""
-    if not is_hdf5(path) or importlib.util.find_spec("h5py") is None:
+    if not _is_readable(path):
         yield {}
         return
     import h5py
@@ -365,12 +362,9 @@ def unread_variables(path: str, group: str, names: set[str]) -> dict[str, Variab
     """
     known = {unicodedata.normalize("NFC", name) for name in names}
     with _opened(path, group) as parent:
-        members = ((str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent)
-        return {
-            name: _header_of(item)
-            for name, item in members
-            if _is_dataset(item) and unicodedata.normalize("NFC", name) not in known and not _is_pure_dimension(item)
-        }
+        members = [(str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent]
+        datasets = [(name, item) for name, item in members if _is_dataset(item) and not _is_pure_dimension(item)]
+        return {name: _header_of(item) for name, item in datasets if unicodedata.normalize("NFC", name) not in known}
 
 
 def empty_variables(path: str, group: str) -> list[str]:
@@ -392,8 +386,7 @@ def _all_datasets(group: Any, visited: set[Any]) -> Iterator[Any]:
     """Yield the datasets below a group. Groups with several names are searched once."""
     import h5py
 
-    identity = h5py.h5o.get_info(group.id)  # pyright: ignore[reportAttributeAccessIssue]  # a compiled module
-    if (place := (identity.fileno, identity.addr)) in visited:
+    if (place := _place_of(group)) in visited:
         return
     visited.add(place)
     for name in group:
@@ -405,9 +398,8 @@ def _all_datasets(group: Any, visited: set[Any]) -> Iterator[Any]:
 
 
 def _is_pure_dimension(dataset: Any) -> bool:
-    return dataset.attrs.get("CLASS") == b"DIMENSION_SCALE" and bytes(dataset.attrs.get("NAME", b"")).startswith(
-        _PURE_DIMENSION
-    )
+    is_scale = dataset.attrs.get("CLASS") == b"DIMENSION_SCALE"
+    return is_scale and bytes(dataset.attrs.get("NAME", b"")).startswith(_PURE_DIMENSION)
 
 
 def _dtype_of(dataset: Any) -> Any:

@@ -116,12 +116,7 @@ class SourceFile:
     @property
     def short_name(self) -> str:
         """The last part of the name, also of a recorded file."""
-        return _base_name(self.url.rpartition("#")[0] if self.is_recorded else self.url)
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether this is the identity of a file as it is recorded in a dataset."""
-        return _RECORDED.fullmatch(self.url) is not None
+        return _base_name(self.url.rpartition("#")[0] if _RECORDED.fullmatch(self.url) else self.url)
 
     @cached_property
     def recorded(self) -> SourceFile:
@@ -129,12 +124,11 @@ class SourceFile:
 
         The digest does not depend on signatures, which differ each time, nor on the user and the password.
         """
-        return self if self.is_recorded else SourceFile(_recorded(self.identity or self.url), self.size, self.stamp)
+        known = self.identity or self.url
+        return SourceFile(known if _RECORDED.fullmatch(known) else _recorded(known), self.size, self.stamp)
 
 
 def _recorded(url: str) -> str:
-    if _RECORDED.fullmatch(url):
-        return url
     path, _, query = url.partition("?") if "://" in url else (url, "", "")
     kept = [item for item in query.split("&") if not _SIGNATURE.match(item)]
     identity = "?".join([public_url(path), "&".join(kept)])
@@ -257,20 +251,13 @@ class FileHeader:
 
     def time_attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of a variable. Bounds inherit the units and the calendar of their coordinate."""
-        parent = self.parents.get(name)
-        return inherited_attributes(
-            self.variables[name].attributes, None if parent is None else self.variables[parent].attributes
-        )
+        parent = self.variables.get(self.parents.get(name, ""))
+        return inherited_attributes(self.variables[name].attributes, None if parent is None else parent.attributes)
 
     def row_count(self, dim: str) -> int | None:
         """Return the number of rows along a dimension, or ``None`` if no variable has it."""
-        sizes = (
-            size
-            for variable in self.variables.values()
-            for own, size in zip(variable.dims, variable.shape, strict=True)
-            if own == dim
-        )
-        return next(sizes, None)
+        variables = (variable for variable in self.variables.values() if dim in variable.dims)
+        return next((variable.shape[variable.dims.index(dim)] for variable in variables), None)
 
     def linked(self, names: Iterable[str]) -> set[str]:
         """Return the names of the variables that some variables need, and of those that these need, in turn.
@@ -340,14 +327,11 @@ def add_digests(
         read: Returns a region of a variable, by its name.
     """
     has_rows = any(dim in variable.dims for variable in header.variables.values())
+    large = {name: own for name, own in header.variables.items() if name in names and own.values is None and dim}
     with_digests = {
         name: replace(variable, digest=_digest(name, variable, read))
-        for name, variable in header.variables.items()
-        if name in names
-        and variable.values is None
-        and dim
-        and dim not in variable.dims
-        and (has_rows or variable.is_coordinate)
+        for name, variable in large.items()
+        if dim not in variable.dims and (has_rows or variable.is_coordinate)
     }
     return replace(header, variables={**header.variables, **with_digests})
 

@@ -149,9 +149,8 @@ def _with_literal_folder(pattern: str) -> str:
 
 def _local_identity(name: str) -> SourceFile:
     if os.path.isdir(name):  # a Zarr hierarchy
-        return SourceFile(
-            os.path.abspath(name), None, f"{_digest(_entries(os.path.abspath(name)))} {_root_stamp(name)}"
-        )
+        folder = os.path.abspath(name)
+        return SourceFile(folder, None, f"{_digest(_entries(folder))} {_root_stamp(folder)}")
     is_dangling = os.path.islink(name) and not os.path.exists(name)  # which reading its header reports
     state = os.stat(name, follow_symlinks=not is_dangling)
     return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))

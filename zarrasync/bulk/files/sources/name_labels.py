@@ -60,7 +60,7 @@ class _Pattern(NamedTuple):
 
 
 @lru_cache(16)
-def _parse(pattern: str) -> _Pattern:
+def parse_pattern(pattern: str) -> _Pattern:
     """Return a pattern.
 
     Raises:
@@ -104,11 +104,6 @@ def _parse(pattern: str) -> _Pattern:
     return _Pattern(regex, pattern.count("/"), "microseconds" if "f" in codes else "seconds", "")
 
 
-def check_pattern(pattern: str) -> None:
-    """Raise a ``ValueError`` if a pattern is invalid."""
-    _parse(pattern)
-
-
 def label_of(file: SourceFile, pattern: str) -> Any:
     """Return the label in the name of a file; of a time, in the units of the attributes of ``with_labels``.
 
@@ -121,7 +116,7 @@ def label_of(file: SourceFile, pattern: str) -> Any:
         ShapeError: If the name contains no such label, or several.
         ValueError: If the pattern is invalid.
     """
-    parsed = _parse(pattern)
+    parsed = parse_pattern(pattern)
     name = "/".join(path_of(file.name).rstrip("/").replace("\\", "/").split("/")[-parsed.depth - 1 :])
     labels = sorted({parsed.value(match) for match in parsed.regex.finditer(name)} - {None})
     kind = "time" if parsed.unit else "label"
@@ -176,7 +171,7 @@ def with_labels(header: FileHeader, dim: str, pattern: str) -> FileHeader:
             wanted=(1,),
         )
     dims, shape = ((), ()) if count is None else ((dim,), (1,))
-    unit, attributes = _parse(pattern).unit, dict[str, str]()
+    unit, attributes = parse_pattern(pattern).unit, dict[str, str]()
     if unit:
         since = {UNITS: f"{unit} since 1970-01-01", CALENDAR: "proleptic_gregorian"}
         attributes = {"standard_name": "time", **since}

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -52,14 +52,8 @@ _MOST_BYTES = 8 << 30
 """Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 
 
-class _Reader(Protocol):
-    """An open file."""
-
-    def header(self, file: SourceFile) -> FileHeader: ...
-
-    def read(self, name: str, region: Region) -> npt.NDArray[Any]: ...
-
-    def close(self) -> None: ...
+_Reader: TypeAlias = NumpyReader | XarrayReader
+"""An open file."""
 
 
 def _lock_of(url: str) -> AbstractContextManager[Any]:

@@ -179,7 +179,9 @@ async def clear_place(target: NodeHandle, planned: Mapping[str, Metadata], *, ov
     for path, node in zip(paths, await find_all(listed, paths, [target.format], strict=False), strict=True):
         if node is not None:
             place = target.at(path)
-            raise place.exists_error(f"a node exists at {place.name} in {place.store!r}; pass overwrite=True to replace it")
+            raise place.exists_error(
+                f"a node exists at {place.name} in {place.store!r}; pass overwrite=True to replace it"
+            )
     try:
         await erase_chunks(listed, planned)
     except UnsupportedOperation:

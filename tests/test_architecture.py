@@ -22,9 +22,9 @@ PACKAGE = Path(za.__file__).parent
 # From the ground up: a module imports only from its own package and from earlier ones.
 ORDER = [
     "errors",
+    "_util",
     "_kernel",
     "config",
-    "_util",
     "_concurrency",
     "model",
     "indexing",

@@ -296,7 +296,7 @@ def test_the_model_does_no_io():
             text = path.read_text()
             assert not re.search(r"^\s*(import asyncio|from asyncio|import os$)", text, re.MULTILINE), name
             coroutines = re.findall(r"^\s*async def (\w+)", text, re.MULTILINE)
-            assert coroutines == (["adrive_search"] if name == "codecs.byte_ranges" else []), name
+            assert coroutines == (["run_search"] if name == "codecs.byte_ranges" else []), name
 
 
 def store_classes() -> list[ast.ClassDef]:

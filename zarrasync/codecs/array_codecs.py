@@ -21,7 +21,7 @@ from zarrasync.codecs.base import (
     is_real_number,
     transform_elements,
 )
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType
@@ -238,7 +238,7 @@ class PackbitsCodec(ArrayBytesCodec):
         return _BoundPackbits(self, spec)
 
 
-class _BoundPackbits(BoundWhole):
+class _BoundPackbits(BoundArrayBytes):
     def __init__(self, codec: PackbitsCodec, spec: ArraySpec) -> None:
         data_type = spec.dtype
         has_numpy_bits = data_type.numpy.kind in "biufcmM" or data_type.bits < 8 or data_type.name.endswith("float16")
@@ -258,7 +258,7 @@ class _BoundPackbits(BoundWhole):
         self._bits_per_number = self._last - self._first + 1
         self._packed_size = -(-self._count * self._bits_per_number // 8)
         self._padding = 8 * self._packed_size - self._count * self._bits_per_number
-        self.encoded_size: int | None = self._packed_size + (codec.padding_encoding != "none")
+        self.encoded_size = self._packed_size + (codec.padding_encoding != "none")
 
     def encode(self, array: Array) -> Buffer:
         data_type = self._spec.dtype

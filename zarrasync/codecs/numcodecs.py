@@ -33,7 +33,7 @@ from zarrasync.codecs.base import (
     rejection_of,
 )
 from zarrasync.codecs.blosc import blosc_decoder
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.decompression import (
     WARNINGS,
     DecoderFactory,
@@ -518,7 +518,7 @@ class NumcodecsSerializer(_Adaptor, ArrayBytesCodec):
         return _BoundSerializer(self, spec)
 
 
-class _BoundSerializer(BoundWhole):
+class _BoundSerializer(BoundArrayBytes):
     def __init__(self, codec: NumcodecsSerializer, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
 

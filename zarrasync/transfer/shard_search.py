@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from zarrasync.codecs.byte_ranges import Locator, Piece, Range, adrive_search, drive_search
+from zarrasync._concurrency.drive import drive
+from zarrasync.codecs.byte_ranges import Locator, Piece, Range, run_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun
@@ -77,10 +78,10 @@ class ShardSearch:
 
         has_cached = self._cached is not None
         try:
-            self.pieces = await adrive_search(self._locator, fetch_ranges)
+            self.pieces = await run_search(self._locator, fetch_ranges)
             if has_cached and self._finds_nothing():
                 self._start_again()
-                self.pieces = await adrive_search(self._locator, fetch_ranges)
+                self.pieces = await run_search(self._locator, fetch_ranges)
         except CodecError as error:
             self._placement.chunks.locate(error, self.key)
             raise
@@ -90,11 +91,11 @@ class ShardSearch:
         """Search inside a value that was fetched whole; return the pieces with their bytes, ``None`` if it is absent."""
         view = None if value is None else memoryview(value)
 
-        def slice_ranges(ranges: Sequence[Range]) -> list[Buffer | None]:
+        async def slice_ranges(ranges: Sequence[Range]) -> list[Buffer | None]:
             return [None if view is None else clip(view, request) for request in self._requests(ranges)]
 
         try:
-            self.pieces = drive_search(self._locator, slice_ranges)
+            self.pieces = drive(run_search(self._locator, slice_ranges))
         except CodecError as error:
             self._placement.chunks.locate(error, self.key)
             raise

@@ -220,7 +220,7 @@ PLANTED = {
     ],
     "repeats or waits": [
         "import time\ntime.sleep(1)",
-        "async def f(): await clock.sleep(1)",
+        "async def f(): await clock.current().sleep(1)",
         "for _ in range(3):\n    try:\n        f()\n    except OSError:\n        pass",
         "while True:\n    try:\n        f()\n        break\n    except OSError:\n        continue",
         "from zarrasync._concurrency.backoff import ConflictBackoff",

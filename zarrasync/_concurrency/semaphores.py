@@ -184,9 +184,6 @@ class SharedSemaphore(FifoSemaphore):
             self._limits[limit] = self._limits.get(limit, 0) + 1
             if limit > self.capacity or (limit < self.capacity and len(self._limits) == 1):
                 self._resize(limit)
-            if not self._waiters and (amount <= self._free or self._free == self.capacity):
-                self._free -= amount
-                return
         try:
             await self.acquire(amount)
         except BaseException:

@@ -121,7 +121,7 @@ class ArrayBytesCodec(Codec):
 
 @dataclass(frozen=True)
 class BytesBytesCodec(Codec):
-    """Base class of codecs from bytes to bytes."""
+    """Base class of codecs from bytes to bytes. Codecs implement ``decode``, or ``decoder`` if chunks can share a preparation."""
 
     def has_checksum(self, data: Buffer | None = None) -> bool:
         """Return whether encoded bytes contain a checksum of their content, so that reading detects damage.
@@ -165,7 +165,7 @@ class BytesBytesCodec(Codec):
         Raises:
             CodecError: If the data is damaged or has another size.
         """
-        raise NotImplementedError
+        return self.decoder(size, limit)(data, out)
 
 
 # ------------------------------------------------------------------ checks

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from zarrasync._kernel.structs import GZIP
-from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out, check_integer
+from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, check_integer
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder
 from zarrasync.codecs.spec import Buffer
 
@@ -84,6 +84,3 @@ class GzipCodec(BytesBytesCodec):
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
         return checked_decoder(self, gzip_decoder(size, limit), size)
-
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        return self.decoder(size, limit)(data, out)

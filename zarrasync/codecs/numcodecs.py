@@ -469,9 +469,6 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             return partial(self._decode_by_numcodecs, size, limit)
         return checked_decoder(self, factory(size, limit), size)
 
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        return self.decoder(size, limit)(data, out)
-
     def _decode_by_numcodecs(self, size: int | None, limit: int, data: Buffer, out: Out) -> Buffer:
         """Decode with a codec that cannot stop at a budget, so its result must be known to fit."""
         try:

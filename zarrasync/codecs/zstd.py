@@ -206,6 +206,3 @@ class ZstdCodec(BytesBytesCodec):
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
         return checked_decoder(self, zstd_decoder(size, limit), size)
-
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        return self.decoder(size, limit)(data, out)

@@ -82,7 +82,7 @@ def persistently(change: Callable[..., object], *paths: str) -> None:
         try:
             change(*paths)
         except PermissionError:
-            clock.sleep_blocking(pause)
+            clock.current().sleep_blocking(pause)
         else:
             return
     change(*paths)

@@ -41,6 +41,7 @@ class ZarrPythonStore(RemoteStore):
     """
 
     _how_to_write = "make the store of zarr-python with read_only=False"
+    _unshared = ("_token", "_equivalent")
 
     def __init__(self, store: Any, *, concurrency: int = 0) -> None:
         self.settings = config.get()
@@ -79,11 +80,8 @@ class ZarrPythonStore(RemoteStore):
         fs = getattr(fs, "sync_fs", fs)  # behind zarr-python's asynchronous wrapper
         return LocalStore(inner.path) if isinstance(fs, LocalFileSystem) else FsspecStore(fs, inner.path)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_token", "_equivalent")}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        super().__setstate__(state)
         if not self.shareable:
             self.writeable = self.exclusive_locks = False
 

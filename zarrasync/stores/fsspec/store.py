@@ -7,7 +7,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -22,7 +22,7 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.base import Directories
-from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
+from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error, store_errors
 from zarrasync.stores.fsspec import http, s3
 from zarrasync.stores.fsspec.filesystem import Filesystem, is_local, open_url, read_file
 from zarrasync.stores.fsspec.identity import (
@@ -87,6 +87,8 @@ class FsspecStore(RemoteStore):
         ValueError: If ``missing`` contains another status.
     """
 
+    _unshared = ("_bucket_checks",)
+
     def __init__(
         self,
         fs: Any,
@@ -129,6 +131,9 @@ class FsspecStore(RemoteStore):
         self.exclusive_locks = self.protocol == "memory" or (
             self.local_store is not None and self.local_store.exclusive_locks
         )
+        self._make_unshared()
+
+    def _make_unshared(self) -> None:
         self._bucket_checks = SingleFlight()
 
     @classmethod
@@ -202,13 +207,6 @@ class FsspecStore(RemoteStore):
         path = public_url(self.path) if "://" in self.path else self.path.partition("?")[0]
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_bucket_checks"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._bucket_checks = SingleFlight()
-
     async def close(self) -> None:
         await self._filesystem.close()
 
@@ -280,7 +278,7 @@ class FsspecStore(RemoteStore):
 
     async def _attempt(self, path: str, options: Mapping[str, Any], request: Request) -> Value:
         """Make one attempt to read; most filesystems implement retries."""
-        fs = await self._filesystem.instance()
+        fs = await self._filesystem.instances.get()
         try:
             if self._read is None:
                 return Value(await fs._cat_file(path, **options))
@@ -322,10 +320,8 @@ class FsspecStore(RemoteStore):
 
     async def _past_end(self, request: Request, error: Exception) -> Value | None:
         """Return no bytes if a byte range is past the end. The same error may have another cause, which is raised."""
-        try:
+        with store_errors(request.key, "read", self):
             size = (await self._call("info", self._path(request.key)))["size"]
-        except Exception as other:
-            raise store_error(other, request.key, "read", self) from other
         if size is not None and (request.start >= size or (request.suffix and size == 0)):
             return Value(b"", size=size)
         raise store_error(error, request.key, "read", self) from error
@@ -410,12 +406,9 @@ class FsspecStore(RemoteStore):
         options: dict[str, Any] = {"detail": detail}
         if operation == "ls" and not self.blocking:
             options["refresh"] = True
-        try:
+        with store_errors(prefix, "list", self), suppress(*_ABSENCE_ERRORS):
             return await self._call(operation, path, **options)
-        except _ABSENCE_ERRORS:
-            return []
-        except Exception as error:
-            raise store_error(error, prefix, "list", self) from error
+        return []
 
     # -------------------------------------------------------------- local files
 
@@ -460,7 +453,7 @@ class FsspecStore(RemoteStore):
 
     async def _put_if(self, key: str, value: bytes, expected: object, mark: str) -> object:
         """Make one attempt at a conditional write on S3."""
-        fs = await self._filesystem.unretried_instance()
+        fs = await self._filesystem.unretried.get()
         condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
         options = {**condition, "Metadata": {WRITE_MARK: mark}}
         semaphore = self.limiter()
@@ -483,7 +476,7 @@ class FsspecStore(RemoteStore):
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value on S3, and the mark of the write that stored it."""
-        fs = await self._filesystem.instance()
+        fs = await self._filesystem.instances.get()
         try:
             return await self._request(key, "read", partial(s3.look_up, fs, self._path(key)))
         except StoreError:
@@ -499,12 +492,8 @@ class FsspecStore(RemoteStore):
             raise self._unsupported("compare versions")
         if not self.writeable:
             raise self._unsupported("erase")
-        try:
+        with store_errors(key, "erase", self), suppress(*_ABSENCE_ERRORS):
             await self._call("rm_file", self._path(key))
-        except _ABSENCE_ERRORS:
-            pass
-        except Exception as error:
-            raise store_error(error, key, "erase", self) from error
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)
@@ -520,10 +509,8 @@ class FsspecStore(RemoteStore):
         bucket, _, prefix = self.path.partition("/")
         objects = [{"Key": f"{prefix}/{key}" if prefix else key} for key in keys]
         delete = {"Objects": objects, "Quiet": True}
-        try:
+        with store_errors(keys[0], "erase", self):
             answer = await self._call("call_s3", "delete_objects", Bucket=bucket, Delete=delete)
-        except Exception as error:
-            raise store_error(error, keys[0], "erase", self) from error
         for failure in answer.get("Errors", ()):
             key, message = failure.get("Key"), failure.get("Message")
             raise StoreError(f"could not erase {key!r}: {message}", key=str(key))
@@ -535,10 +522,8 @@ class FsspecStore(RemoteStore):
         await super().erase_prefix(prefix)
         path = self._path(prefix.rstrip("/"))
         if self.blocking and prefix and await self._call("isdir", path):  # otherwise directories would remain
-            try:
+            with store_errors(prefix, "erase", self):
                 await self._remove_directory(path)
-            except Exception as error:
-                raise store_error(error, prefix, "erase", self) from error
 
     async def _remove_directory(self, path: str) -> None:
         """Remove a directory of a blocking filesystem and everything below it."""

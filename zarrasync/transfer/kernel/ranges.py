@@ -28,20 +28,6 @@ class RangesReader:
         counter: Called with what a read needed.
     """
 
-    __slots__ = (
-        "_address",
-        "_address_of",
-        "_array",
-        "_chunk_shape",
-        "_counter",
-        "_dtype",
-        "_is_partial",
-        "_most",
-        "_order",
-        "_pack",
-        "_work",
-    )
-
     def __init__(
         self, array: ArrayStruct, chain: BoundChain, most: int, counter: Callable[[Traffic], None] | None = None
     ) -> None:

@@ -76,7 +76,7 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
     bridge.run(publish_arrays(cut, handle), blocking=blocking)
     bridge.run(publish_group(cut, handle, is_complete=False), blocking=blocking)
     claim.check()
-    clock.sleep_blocking(_GRACE_SECONDS)
+    clock.current().sleep_blocking(_GRACE_SECONDS)
 
 
 def _changed(

@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from zarrasync.bulk.files.options import FileOptions, Layout
     from zarrasync.bulk.files.running.report import FilesReport
     from zarrasync.bulk.jobs.plan import Task
-    from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
     from zarrasync.bulk.pyramid.prepare import Convention
-    from zarrasync.bulk.reports import CopyReport, Report
+    from zarrasync.bulk.pyramid.source import PyramidAxes
+    from zarrasync.bulk.reports import CopyReport, PyramidReport, Report
+
 else:
 
     def __getattr__(name: str) -> Any:  # jobs are imported when they are first used

@@ -184,6 +184,9 @@ class SharedSemaphore(FifoSemaphore):
             self._limits[limit] = self._limits.get(limit, 0) + 1
             if limit > self.capacity or (limit < self.capacity and len(self._limits) == 1):
                 self._resize(limit)
+            if not self._waiters and (amount <= self._free or self._free == self.capacity):
+                self._free -= amount
+                return
         try:
             await self.acquire(amount)
         except BaseException:
@@ -230,12 +233,12 @@ class NestedSemaphore(FifoSemaphore):
         super().release(amount)
 
 
-class Permits:
+class Held:
     """An amount of a semaphore, held for the length of an ``async with`` block."""
 
     __slots__ = ("_amount", "_semaphore")
 
-    def __init__(self, semaphore: FifoSemaphore, amount: int) -> None:
+    def __init__(self, semaphore: FifoSemaphore, amount: int = 1) -> None:
         self._semaphore, self._amount = semaphore, amount
 
     async def __aenter__(self) -> None:

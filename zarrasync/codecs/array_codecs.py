@@ -17,6 +17,7 @@ from zarrasync.codecs.base import (
     Codec,
     check_limits,
     check_members,
+    float_info,
     integer_limits,
     is_real_number,
     transform_elements,
@@ -66,7 +67,7 @@ class BitroundCodec(ArrayArrayCodec):
         """Round numbers of a dtype, given as unsigned integers of its width, in place."""
         kind = words.dtype.type
         if is_float(dtype):
-            mantissa = _mantissa_bits(dtype)
+            mantissa = int(float_info(dtype).nmant)
             if self.keepbits >= mantissa:
                 return
             drop = np.full(words.shape, mantissa - self.keepbits, words.dtype)
@@ -94,14 +95,6 @@ def _component_dtype(data_type: DataType) -> np.dtype[Any] | None:
     if data_type.is_complex:
         return dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
     return None if data_type.is_variable or dtype.fields is not None else dtype
-
-
-def _mantissa_bits(dtype: np.dtype[Any]) -> int:
-    if dtype.type.__module__ == "ml_dtypes":
-        import ml_dtypes
-
-        return int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
-    return int(np.finfo(dtype).nmant)
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,15 @@ def integer_limits(data_type: DataType) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+def float_info(dtype: np.dtype[Any]) -> Any:
+    """Return the properties of a floating-point type, also of one of ml_dtypes."""
+    if dtype.type.__module__ == "ml_dtypes":
+        import ml_dtypes
+
+        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
+    return np.finfo(dtype)
+
+
 def check_limits(codec: Codec, array: Array, limits: tuple[int, int] | None) -> None:
     """Check that integers are representable in the bits of their data type.
 

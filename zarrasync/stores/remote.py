@@ -16,7 +16,7 @@ from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync._concurrency.cancel import shielded
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import bounding, current_bound, request_bound
-from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
+from zarrasync._concurrency.semaphores import FifoSemaphore, Held
 from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
@@ -390,7 +390,7 @@ class BoundedStore(HookedStore):
                 return await operation()
         if outer is _UNBOUNDED:
             return await operation()
-        async with Permits(semaphore, requests):
+        async with Held(semaphore, requests):
             with bounding(_UNBOUNDED):
                 return await operation()
 

@@ -11,7 +11,6 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun
 from zarrasync.stores.values import Request, Value, clip
-from zarrasync.transfer.chunks import CachedIndex
 from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement
 
@@ -159,7 +158,7 @@ class ShardSearch:
             self._knows_version = True
             self.version, self._size = next(((v.version, v.size) for v in values if v is not None), (None, None))
             if len(values) == 1 and (value := values[0]) is not None and value.version is not None:
-                index = CachedIndex(bytes(value.data), value.version, value.size)
+                index = value._replace(data=bytes(value.data))
                 self._indexes.put(self.key, index)
                 return [index.data]
         elif any(value is None or value.version != self.version for value in values):

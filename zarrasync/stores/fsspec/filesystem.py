@@ -14,6 +14,7 @@ from zarrasync._concurrency.backoff import RetryCounts, pause
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._concurrency.offload import run_abandonable
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._concurrency.semaphores import Held
 from zarrasync._util.advice import suggest
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
@@ -125,16 +126,14 @@ class Filesystem:
             # An abandoned write would go on, and could overwrite later ones.
             return call_blocking(work, self.protocol, seconds) if operation in _QUICK_OPERATIONS else work()
         fs = await self.instances.get()
-        semaphore = limiter()
-        await semaphore.acquire()
-        try:
-            make = partial(getattr(fs, f"_{operation}"), *args, **options)
-            limit = 0.0 if operation in _LONG_OPERATIONS else seconds
-            return await run_request(make, _VERBS.get(operation, "read"), limit)
-        except FileNotFoundError as error:
-            raise missing_error(error) from error
-        finally:
-            semaphore.release()
+        make = partial(getattr(fs, f"_{operation}"), *args, **options)
+        async with Held(limiter()):
+            try:
+                return await run_request(
+                    make, _VERBS.get(operation, "read"), 0.0 if operation in _LONG_OPERATIONS else seconds
+                )
+            except FileNotFoundError as error:
+                raise missing_error(error) from error
 
     async def close(self) -> None:
         """Close the running loop's instances."""

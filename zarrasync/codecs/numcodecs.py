@@ -8,6 +8,8 @@ with the array's (``dtype``).
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import math
 import re
 import sys
@@ -247,21 +249,7 @@ _LZMA_MEMORY = 1 << 28
 """Bytes that LZMA may allocate to decompress; its presets need a quarter of that at most."""
 
 
-def _bz2_stream() -> Any:
-    import bz2
-
-    return bz2.BZ2Decompressor()
-
-
-def _lzma_stream() -> Any:
-    import lzma
-
-    return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
-
-
 def _lzma_filter_stream(container: int, filters: Any) -> Any:
-    import lzma
-
     if container != lzma.FORMAT_RAW:
         return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
     largest = max((one.get("dict_size") or 0 for one in filters if isinstance(one, Mapping)), default=0)
@@ -276,8 +264,8 @@ _DECODERS: dict[str, DecoderFactory] = {
     "lz4": with_size_header(_lz4_size, partial(numcodecs_module, "lz4")),
     "gzip": gzip_decoder,
     "zlib": inflate_decoder(ZLIB_WINDOW),
-    "bz2": stream_decoder(_bz2_stream),
-    "lzma": stream_decoder(_lzma_stream),
+    "bz2": stream_decoder(bz2.BZ2Decompressor),
+    "lzma": stream_decoder(partial(lzma.LZMADecompressor, memlimit=_LZMA_MEMORY)),
 }
 _DECODES_INTO_MEMORY = frozenset(("blosc", "zstd", "lz4", "shuffle"))
 """IDs of codecs whose decoders write large results into memory of the caller."""

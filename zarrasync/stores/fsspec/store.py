@@ -16,6 +16,7 @@ from zarrasync import config
 from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.semaphores import Held
 from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import public_url, redact
 from zarrasync.codecs.spec import Buffer
@@ -456,23 +457,21 @@ class FsspecStore(RemoteStore):
         fs = await self._filesystem.unretried.get()
         condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
         options = {**condition, "Metadata": {WRITE_MARK: mark}}
-        semaphore = self.limiter()
-        await semaphore.acquire()
-        try:
-            put = partial(s3.put_conditionally, fs, self._path(key), value, options)
-            return (await run_request(put, "write", self.settings.request_timeout)).get("ETag")
-        except Exception as error:
-            if s3.is_conflict(error):
-                raise self._conflict(key) from error
-            if s3.is_unsupported_condition(error):
-                raise self._conditions_unsupported() from error
-            failure, status = store_error(error, key, "write", self), s3.status_of(error)
-            (semaphore.on_overload if status in OVERLOAD else semaphore.on_failure)()
-            if status is None or status in TRANSIENT_FOR_WRITES:
-                raise UnknownOutcome(failure, answered=status is not None) from error
-            raise failure from error
-        finally:
-            semaphore.release()
+        put = partial(s3.put_conditionally, fs, self._path(key), value, options)
+        limiter = self.limiter()
+        async with Held(limiter):
+            try:
+                return (await run_request(put, "write", self.settings.request_timeout)).get("ETag")
+            except Exception as error:
+                if s3.is_conflict(error):
+                    raise self._conflict(key) from error
+                if s3.is_unsupported_condition(error):
+                    raise self._conditions_unsupported() from error
+                failure, status = store_error(error, key, "write", self), s3.status_of(error)
+                (limiter.on_overload if status in OVERLOAD else limiter.on_failure)()
+                if status is None or status in TRANSIENT_FOR_WRITES:
+                    raise UnknownOutcome(failure, answered=status is not None) from error
+                raise failure from error
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value on S3, and the mark of the write that stored it."""

@@ -18,9 +18,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal
+
+from zarrasync._util.advice import most_similar, suggest
 
 __all__ = ["Config", "get", "set"]
 
@@ -149,12 +150,9 @@ def _read_environment(environment: Mapping[str, str]) -> Config:
         if text is not None:
             changes[field.name] = _convert(field.name, text, field.default)
     names = [f"ZARRASYNC_{field.name.upper()}" for field in fields(Config)]
-    for variable in environment:
-        close = get_close_matches(variable, names, 1, 0.85) if variable not in names else ()
-        if close:
-            warnings.warn(
-                f"the environment variable {variable} is not a setting; did you mean {close[0]}?", stacklevel=4
-            )
+    for variable in environment.keys() - names:
+        if close := most_similar(variable, names, 0.85):
+            warnings.warn(f"the environment variable {variable} is not a setting; did you mean {close}?", stacklevel=4)
     return Config(**changes)
 
 
@@ -256,7 +254,6 @@ def resolve(config: Config | Mapping[str, Any] | None) -> Config:
     unknown = sorted({*config} - {field.name for field in fields(Config)})
     if unknown:
         names = [field.name for field in fields(Config)]
-        similar = get_close_matches(unknown[0], names, 1)
-        hint = f"did you mean {similar[0]!r}?" if similar else f"the settings are {', '.join(names)}"
+        hint = suggest(unknown[0], names, f"the settings are {', '.join(names)}")
         raise TypeError(f"unknown setting {unknown[0]!r}; {hint}")
     return replace(get(), **config)

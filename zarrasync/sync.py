@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from zarrasync.bulk.digests import Manifest
     from zarrasync.bulk.files.options import FileOptions, Layout
     from zarrasync.bulk.jobs.plan import Task
-    from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
     from zarrasync.bulk.pyramid.prepare import Convention
-    from zarrasync.bulk.reports import CopyReport, FilesReport, Report
+    from zarrasync.bulk.pyramid.source import PyramidAxes
+    from zarrasync.bulk.reports import CopyReport, FilesReport, PyramidReport, Report
+
 else:
 
     def __getattr__(name: str) -> Any:  # jobs are imported when they are first used

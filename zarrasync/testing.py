@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.backoff import pause
@@ -65,7 +65,7 @@ class LatencyStore(_DisturbedStore):
         self.quick_listing = True
 
     async def _before(self, operation: str, key: str) -> None:
-        extra = clock.exponential(self.jitter) if self.jitter else 0.0
+        extra = clock.current().exponential(self.jitter) if self.jitter else 0.0
         await pause(self.seconds + extra)
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
@@ -87,6 +87,8 @@ class FaultyStore(_DisturbedStore):
         ValueError: If the rate is not between 0 and 1.
     """
 
+    _unshared = ("_lock",)
+
     def __init__(
         self,
         inner: Store,
@@ -100,13 +102,10 @@ class FaultyStore(_DisturbedStore):
             raise ValueError(f"rate must be between 0 and 1, found {rate}")
         self.rate, self.fails = rate, fails
         self._random = random.Random(seed)  # noqa: S311  # reproducible, not secret
+        self._make_unshared()
+
+    def _make_unshared(self) -> None:
         self._lock = thread_lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=thread_lock())
 
     async def _before(self, operation: str, key: str) -> None:
         if self.fails is not None:

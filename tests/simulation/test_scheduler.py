@@ -33,7 +33,7 @@ def test_time_passes_only_while_nothing_can_run():
 
         async def sleep() -> float:
             begin = clock.monotonic()
-            await clock.sleep(86_400)
+            await clock.current().sleep(86_400)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(5):
                     await asyncio.Event().wait()
@@ -72,7 +72,7 @@ def test_threads_block_and_wake_in_simulated_time():
 
         async def block() -> None:
             async def wait() -> None:
-                clock.sleep_blocking(3600)
+                clock.current().sleep_blocking(3600)
 
             await run_in_worker(wait)
 

@@ -16,13 +16,13 @@ from zarrasync.errors import WriteConflictError
 async def pause(seconds: float) -> None:
     """Wait, on an event loop or on a thread. A waiting thread checks for cancellation."""
     if not driven():
-        await clock.sleep(seconds)
+        await clock.current().sleep(seconds)
         return
     flag, end = cancel_flag(), clock.monotonic() + seconds
     while (left := end - clock.monotonic()) > 0:
         if flag.cancelled:
             raise asyncio.CancelledError
-        clock.sleep_blocking(min(left, POLL_SECONDS))
+        clock.current().sleep_blocking(min(left, POLL_SECONDS))
 
 
 class ConflictBackoff:
@@ -54,7 +54,7 @@ class ConflictBackoff:
                 attempts=self._attempts,
             ) from conflict
         # Random, so that writers that collided do not collide again.
-        await pause(clock.uniform(0.0, self._longest_pause))
+        await pause(clock.current().uniform(0.0, self._longest_pause))
         self._longest_pause = min(2 * self._longest_pause, 0.5)
 
 

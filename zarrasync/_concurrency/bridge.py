@@ -201,7 +201,7 @@ def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, N
         if getattr(source, "ag_running", False):  # an interrupted step has not ended yet
             async with asyncio.timeout(_CLOSE_SECONDS):
                 while source.ag_running:  # type: ignore[attr-defined]  # it is an async generator
-                    await clock.sleep(0)
+                    await clock.current().sleep(0)
         aclose = getattr(source, "aclose", None)
         if aclose is not None:
             await aclose()

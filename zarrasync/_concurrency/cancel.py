@@ -116,7 +116,7 @@ async def shielded(call: Callable[[], Awaitable[T]], on_success: Callable[[], No
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(retrieve)
             try:
                 await asyncio.wait([task], timeout=_GRACE_SECONDS)
             finally:
@@ -124,7 +124,7 @@ async def shielded(call: Callable[[], Awaitable[T]], on_success: Callable[[], No
         raise
 
 
-async def run_cleanup(repair: Callable[[], Awaitable[None]]) -> None:
+async def run_cleanup(repair: Callable[[], Awaitable[object]]) -> None:
     """Repair the state after a failed or cancelled call. Failures of the repair are logged, as the first error counts.
 
     A caller that is cancelled again still waits, because it holds locks on the repaired values.
@@ -153,7 +153,7 @@ async def _run(call: Callable[[], Awaitable[T]], on_success: Callable[[], None] 
     return result
 
 
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Mark an error as retrieved, because its caller no longer waits."""
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """Mark an error as retrieved, because its caller no longer waits. Otherwise asyncio logs it."""
     if not task.cancelled():
         task.exception()

@@ -113,23 +113,3 @@ def monotonic() -> float:
 def wall_time() -> float:
     """Return seconds since 1970-01-01 00:00 UTC."""
     return _environment.wall_time()
-
-
-def uniform(low: float, high: float) -> float:
-    """Return a random number between two bounds."""
-    return _environment.uniform(low, high)
-
-
-def exponential(mean: float) -> float:
-    """Return an exponentially distributed random number."""
-    return _environment.exponential(mean)
-
-
-async def sleep(seconds: float) -> None:
-    """Suspend the current task."""
-    await _environment.sleep(seconds)
-
-
-def sleep_blocking(seconds: float) -> None:
-    """Suspend the current thread."""
-    _environment.sleep_blocking(seconds)

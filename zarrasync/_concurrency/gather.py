@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from operator import length_hint
 from typing import Any, TypeVar
 
-from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync._concurrency.cancel import raise_if_cancelled, retrieve
 from zarrasync._concurrency.drive import driven
 
 T = TypeVar("T")
@@ -133,5 +133,4 @@ async def in_background(call: Callable[[], Awaitable[T]]) -> AsyncIterator[Calla
     finally:
         task.cancel()
         await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # otherwise asyncio logs it
+        retrieve(task)

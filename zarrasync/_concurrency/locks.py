@@ -67,20 +67,13 @@ class KeyLock:
         self._identity = identity
 
     async def __aenter__(self) -> None:
-        await self.acquire()
-
-    async def __aexit__(self, *error: object) -> None:
-        self.release()
-
-    async def acquire(self) -> bool:
-        """Take the lock; return whether that took waiting."""
         loop: _Place = get_ident() if driven() else asyncio.get_running_loop()
         with _holders_lock:
             holder = _holders.get(self._identity)
             if holder is None:
                 _holders[self._identity] = _Holder(loop)
                 _held_locks.set(_held_locks.get() | {self})
-                return False
+                return
             if holder.is_shared:
                 holder = _holders[self._identity] = _Holder(holder.loop)
             if holder.loop == loop and isinstance(loop, int):
@@ -106,10 +99,8 @@ class KeyLock:
                     holder.waiters.remove((waiter, loop))
             raise
         _held_locks.set(_held_locks.get() | {self})
-        return True
 
-    def release(self) -> None:
-        """Give the lock to the next waiter, or free it."""
+    async def __aexit__(self, *error: object) -> None:
         _held_locks.set(_held_locks.get() - {self})
         with _holders_lock:
             _pass_on(self._identity)

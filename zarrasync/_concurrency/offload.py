@@ -94,7 +94,7 @@ async def run_in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing
         return await make()
     cores = config.get().pool_size
     executor = pool("computing", cores + 1) if computing else pool("io", max(8, 2 * cores))
-    return await run_on(executor, partial(_drive, make))
+    return await run_on(executor, lambda: drive(make()))
 
 
 async def run_on(executor: Executor, function: Callable[[], T]) -> T:
@@ -224,10 +224,6 @@ def _run(
     except BaseException as raised:
         error = raised
     deliver(result, error)
-
-
-def _drive(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    return drive(make())
 
 
 async def _result(outcome: _Outcome[T]) -> T:

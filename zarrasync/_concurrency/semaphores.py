@@ -233,12 +233,12 @@ class NestedSemaphore(FifoSemaphore):
         super().release(amount)
 
 
-class Permits:
+class Held:
     """An amount of a semaphore, held for the length of an ``async with`` block."""
 
     __slots__ = ("_amount", "_semaphore")
 
-    def __init__(self, semaphore: FifoSemaphore, amount: int) -> None:
+    def __init__(self, semaphore: FifoSemaphore, amount: int = 1) -> None:
         self._semaphore, self._amount = semaphore, amount
 
     async def __aenter__(self) -> None:

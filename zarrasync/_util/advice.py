@@ -32,6 +32,11 @@ def in_terms_of(*replacements: tuple[str | re.Pattern[str], str]) -> Iterator[No
         raise
 
 
+def most_similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most similar to an unknown one; empty if none is as similar as ``cutoff``, from 0 to 1."""
+    return next(iter(get_close_matches(name, list(known), 1, cutoff)), "")
+
+
 def suggest(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 0.6) -> str:
     """Return the end of a message: a question with the known name that is most similar, or another hint.
 
@@ -41,5 +46,5 @@ def suggest(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 
         otherwise: The hint if none is similar.
         cutoff: How similar a name must be, from 0 to 1.
     """
-    similar = get_close_matches(name, list(known), 1, cutoff)
-    return f"did you mean {similar[0]!r}?" if similar else otherwise
+    similar = most_similar(name, known, cutoff)
+    return f"did you mean {similar!r}?" if similar else otherwise

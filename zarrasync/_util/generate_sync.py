@@ -44,8 +44,6 @@ array([0, 7, 7, 0], dtype=int32)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -53,49 +51,28 @@ import numpy.typing as npt
 
 import zarrasync as _asynchronous
 from zarrasync import config
-from zarrasync.display.explanation import PlanExplanation
 from zarrasync._concurrency.bridge import iterate
 from zarrasync import _sync_base as base
 from zarrasync._sync_base import call, register, to_sync
-from zarrasync.codecs import Codec
-from zarrasync.config import Config
-from zarrasync.metadata.create import ChunksLike, ShapeLike, ShardsLike
-from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
-from zarrasync.nodes.access import SourceLike, resolve_source
-from zarrasync.metadata.create import DEFAULT
-from zarrasync.nodes.functions import CodecsLike
-from zarrasync.display.info import Info, Tree
-from zarrasync.indexing.labels import LabelMethod
-from zarrasync.indexing.regions import Region
-from zarrasync.nodes.open_nodes import ConfigLike, Mode
-from zarrasync.transfer.chunk_cache import ChunkCache
-from zarrasync.transfer.unaligned import Unaligned
-from zarrasync.display.progress import IngestReport, ProgressLike
-from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.metadata.conventions.pyramids import Method
-from zarrasync.display.explanation import Explanation
-from zarrasync.stores import Store, StoreLike, resolve
-from zarrasync.transfer.threads import Progress
+from zarrasync.nodes.access import resolve_source
+from zarrasync.stores import resolve
 
+'''
+LAZY = """
 if TYPE_CHECKING:
-    from zarrasync.bulk.digests import Manifest
-    from zarrasync.bulk.files.options import FileOptions, Layout
-    from zarrasync.bulk.jobs.plan import Task
-    from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
-    from zarrasync.bulk.pyramid.prepare import Convention
-    from zarrasync.bulk.reports import CopyReport, FilesReport, Report
+{imports}
 else:
 
     def __getattr__(name: str) -> Any:  # jobs are imported when they are first used
         if name in ("FileOptions", "Layout", "PyramidAxes"):
             return getattr(_asynchronous, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
 
 
 T = TypeVar("T")
 
-'''
+"""
 
 FILES = (
     "nodes/functions.py",
@@ -115,7 +92,7 @@ _TYPES = re.compile(r"\bAsync(Array|DecodedArray|Group|Selection|JobPlan|Iterato
 
 def generate() -> str:
     """Return the formatted source of ``sync.py``."""
-    parts = [HEADER]
+    parts = []
     for file, name, facade, base in CLASSES:
         parts.append(_class(_tree(file), name, facade, base))
     names = [facade for *_, facade, _ in CLASSES if not facade.startswith("_")]
@@ -124,11 +101,28 @@ def generate() -> str:
         parts.append(functions)
         names.extend(function_names)
     public = sorted([*names, "config", "register_codec", "register_data_type", "register_storage_transformer"])
-    parts.insert(1, f"__all__ = {public!r}\n\n")
+    head = [HEADER, *_imports(public), f"__all__ = {public!r}\n\n"]
     for file, name, facade, _ in CLASSES:
         if facade in names:
             parts.append(f"register('zarrasync.{file.removesuffix('.py').replace('/', '.')}', {name!r}, {facade})\n")
-    return _format("".join(parts))
+    return _format("".join([*head, *parts]))
+
+
+def _imports(public: list[str]) -> Iterator[str]:
+    """Yield imports of all names that the modules import or define, but for the public ones. Formatting removes unused ones."""
+    homes: dict[str, str] = {}
+    for file in (*(file for file, *_ in CLASSES), *FILES):
+        for node in _tree(file).body:
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module != "zarrasync":
+                homes |= {alias.name: node.module for alias in node.names if alias.asname is None}
+    for file in (*(file for file, *_ in CLASSES), *FILES):
+        module = f"zarrasync.{file.removesuffix('.py').replace('/', '.')}"
+        aliases = (node.target for node in _tree(file).body if isinstance(node, ast.AnnAssign))
+        homes |= {target.id: module for target in aliases if isinstance(target, ast.Name)}
+    lines = {name: f"from {module} import {name}\n" for name, module in homes.items() if name not in public}
+    jobs = [f"    {line}" for name, line in lines.items() if homes[name].startswith("zarrasync.bulk")]
+    yield from (line for name, line in lines.items() if not homes[name].startswith(("zarrasync.bulk", "__future__")))
+    yield LAZY.format(imports="".join(jobs))
 
 
 def _tree(file: str) -> ast.Module:
@@ -136,9 +130,10 @@ def _tree(file: str) -> ast.Module:
 
 
 def _format(text: str) -> str:
-    for command in (("check", "--fix-only", "--quiet", "--select", "F401,I,RUF022"), ("format", "--quiet")):
+    commands = *(("check", "--fix-only", "--select", rules) for rules in ("F401", "I,RUF022")), ("format",)
+    for command in commands:
         process = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(PACKAGE / "sync.py"), "-"],
+            [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(PACKAGE / "sync.py"), "-"],
             input=text,
             capture_output=True,
             text=True,

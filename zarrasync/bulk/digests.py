@@ -18,7 +18,7 @@ from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
-from zarrasync._concurrency.semaphores import Permits, byte_budget
+from zarrasync._concurrency.semaphores import Held, byte_budget
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.config import Config
 from zarrasync.errors import StoreError, ZarrError
@@ -195,7 +195,7 @@ async def _digest_file(store: Store, key: str, values: Config) -> FileDigest:
     md5, size = hashlib.md5(usedforsecurity=False), 0
     first: Value | None = None
     while True:
-        async with Permits(byte_budget(values), _PART_BYTES):
+        async with Held(byte_budget(values), _PART_BYTES):
             (part,) = await store.fetch([Request(key, size, _PART_BYTES)], versions=True)
             if part is None or (first is not None and part.version != first.version):
                 raise StoreError(f"{key!r} in {store!r} was changed while it was read", key=key)

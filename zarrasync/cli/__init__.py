@@ -13,12 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import NoReturn
 
 import zarrasync
 from zarrasync import config
+from zarrasync._util.advice import most_similar
 from zarrasync.cli import completion, copy, ingest, inspect, modify, serve
 from zarrasync.cli.arguments import CommandFunction, CommandParser, Commands, RedactingParser
 from zarrasync.cli.console import Console, error_line, for_shell, options_of, secrets_of, typed_places
@@ -107,8 +107,8 @@ def _refuse(parser: argparse.ArgumentParser, extra: Sequence[str]) -> NoReturn:
         parser.error(f"{counted(len(extra), 'unexpected argument')}{first}")
     name = unknown[0].partition("=")[0]
     known = {option.lstrip("-"): option for action in parser._actions for option in action.option_strings}  # noqa: SLF001  # has no public list
-    similar = get_close_matches(name.lstrip("-"), known, 1)  # the hyphens make short names similar
-    parser.error(f"no option {name!r}" + (f"; did you mean {known[similar[0]]!r}?" if similar else ""))
+    similar = most_similar(name.lstrip("-"), known)  # the hyphens make short names similar
+    parser.error(f"no option {name!r}" + (f"; did you mean {known[similar]!r}?" if similar else ""))
 
 
 def _join_selections(arguments: Sequence[str]) -> list[str]:

@@ -17,11 +17,12 @@ from zarrasync.codecs.base import (
     Codec,
     check_limits,
     check_members,
+    float_info,
     integer_limits,
     is_real_number,
     transform_elements,
 )
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType
@@ -66,7 +67,7 @@ class BitroundCodec(ArrayArrayCodec):
         """Round numbers of a dtype, given as unsigned integers of its width, in place."""
         kind = words.dtype.type
         if is_float(dtype):
-            mantissa = _mantissa_bits(dtype)
+            mantissa = int(float_info(dtype).nmant)
             if self.keepbits >= mantissa:
                 return
             drop = np.full(words.shape, mantissa - self.keepbits, words.dtype)
@@ -94,14 +95,6 @@ def _component_dtype(data_type: DataType) -> np.dtype[Any] | None:
     if data_type.is_complex:
         return dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
     return None if data_type.is_variable or dtype.fields is not None else dtype
-
-
-def _mantissa_bits(dtype: np.dtype[Any]) -> int:
-    if dtype.type.__module__ == "ml_dtypes":
-        import ml_dtypes
-
-        return int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
-    return int(np.finfo(dtype).nmant)
 
 
 @dataclass(frozen=True)
@@ -238,7 +231,7 @@ class PackbitsCodec(ArrayBytesCodec):
         return _BoundPackbits(self, spec)
 
 
-class _BoundPackbits(BoundWhole):
+class _BoundPackbits(BoundArrayBytes):
     def __init__(self, codec: PackbitsCodec, spec: ArraySpec) -> None:
         data_type = spec.dtype
         has_numpy_bits = data_type.numpy.kind in "biufcmM" or data_type.bits < 8 or data_type.name.endswith("float16")
@@ -258,7 +251,7 @@ class _BoundPackbits(BoundWhole):
         self._bits_per_number = self._last - self._first + 1
         self._packed_size = -(-self._count * self._bits_per_number // 8)
         self._padding = 8 * self._packed_size - self._count * self._bits_per_number
-        self.encoded_size: int | None = self._packed_size + (codec.padding_encoding != "none")
+        self.encoded_size = self._packed_size + (codec.padding_encoding != "none")
 
     def encode(self, array: Array) -> Buffer:
         data_type = self._spec.dtype

@@ -121,7 +121,7 @@ class ArrayBytesCodec(Codec):
 
 @dataclass(frozen=True)
 class BytesBytesCodec(Codec):
-    """Base class of codecs from bytes to bytes."""
+    """Base class of codecs from bytes to bytes. Codecs implement ``decode``, or ``decoder`` if chunks can share a preparation."""
 
     def has_checksum(self, data: Buffer | None = None) -> bool:
         """Return whether encoded bytes contain a checksum of their content, so that reading detects damage.
@@ -165,7 +165,7 @@ class BytesBytesCodec(Codec):
         Raises:
             CodecError: If the data is damaged or has another size.
         """
-        raise NotImplementedError
+        return self.decoder(size, limit)(data, out)
 
 
 # ------------------------------------------------------------------ checks
@@ -201,6 +201,15 @@ def integer_limits(data_type: DataType) -> tuple[int, int]:
         return data_type.limits
     info = np.iinfo(data_type.numpy)
     return int(info.min), int(info.max)
+
+
+def float_info(dtype: np.dtype[Any]) -> Any:
+    """Return the properties of a floating-point type, also of one of ml_dtypes."""
+    if dtype.type.__module__ == "ml_dtypes":
+        import ml_dtypes
+
+        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
+    return np.finfo(dtype)
 
 
 def check_limits(codec: Codec, array: Array, limits: tuple[int, int] | None) -> None:

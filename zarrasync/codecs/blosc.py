@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from zarrasync._kernel.structs import BLOSC
-from zarrasync.codecs.base import BytesBytesCodec, Codec, Decoder, KernelStep, Out, check_integer
+from zarrasync.codecs.base import BytesBytesCodec, Codec, Decoder, KernelStep, check_integer
 from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, with_size_header
 from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import MetadataError
@@ -137,6 +137,3 @@ class BloscCodec(BytesBytesCodec):
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
         return checked_decoder(self, blosc_decoder(size, limit), size)
-
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        return self.decoder(size, limit)(data, out)

@@ -1,8 +1,8 @@
 """The byte-range protocol: how parts of an encoded chunk are located, fetched and decoded on their own.
 
 A codec that supports partial reads returns a ``Locator``: a generator that requests byte ranges and finally returns
-the ``Piece``s to decode. It does no IO, so files, object stores and nested shards all use the same one. ``drive_search``
-and ``adrive_search`` run it with a function that fetches ranges.
+the ``Piece``s to decode. It does no IO, so files, object stores and nested shards all use the same one. ``run_search``
+runs it with a function that fetches ranges.
 """
 
 from __future__ import annotations
@@ -80,26 +80,15 @@ Locator: TypeAlias = Generator[list[Range], Sequence[Buffer | None], list[Piece]
 pieces, or ``None`` if the value is absent."""
 
 
-def drive_search(search: Locator, fetch: Callable[[list[Range]], Sequence[Buffer | None]]) -> list[Piece] | None:
+async def run_search(
+    search: Locator, fetch: Callable[[list[Range]], Awaitable[Sequence[Buffer | None]]]
+) -> list[Piece] | None:
     """Run a search and return its result.
 
     Args:
         search: The search.
         fetch: Returns the bytes of each range, or ``None`` if the value is absent.
     """
-    try:
-        ranges = next(search)
-        while True:
-            ranges = search.send(fetch(ranges))
-    except StopIteration as stop:
-        pieces: list[Piece] | None = stop.value
-        return pieces
-
-
-async def adrive_search(
-    search: Locator, fetch: Callable[[list[Range]], Awaitable[Sequence[Buffer | None]]]
-) -> list[Piece] | None:
-    """Run a search with a coroutine function and return its result. See ``drive_search``."""
     try:
         ranges = next(search)
     except StopIteration as stop:
@@ -156,58 +145,40 @@ def search_together(searches: Iterable[Locator]) -> Locator:
     return pieces
 
 
-class BoundArrayBytes(Protocol):
-    """An array -> bytes codec bound to one kind of chunk.
+class BoundArrayBytes:
+    """An array -> bytes codec bound to one kind of chunk. By default, it only decodes whole chunks.
 
-    An implementation may set ``divisible = False`` if ``locate`` always returns ``None``, and ``encoded_limit`` to the most
-    bytes of an encoded chunk. Codecs of elements that vary in size may have a method ``decode_within(data, budget)``.
+    Codecs of other packages may return any object with ``encoded_size``, ``stored_dtype`` and these methods.
 
     Attributes:
         encoded_size: Bytes of an encoded chunk, or ``None`` if that depends on the data.
+        encoded_limit: The most bytes of an encoded chunk, if they are limited although they depend on the data.
         stored_dtype: The dtype of the stored elements if the encoded bytes are just the elements in C order.
+        divisible: Whether ``locate`` can return a search.
     """
 
-    encoded_size: int | None
-    stored_dtype: np.dtype[Any] | None
-
-    def decode(self, data: Buffer) -> Array:
-        """Decode a chunk. The result may share memory with ``data``."""
-        ...
-
-    def encode(self, array: Array) -> Buffer | None:
-        """Encode a chunk; ``None`` if nothing needs storing. The result may share memory with ``array``."""
-        ...
-
-    def locate(self, projection: Projection, out: Array) -> Locator | None:
-        """Return a search for the bytes of a projection, or ``None`` if only whole chunks can be decoded."""
-        ...
-
-    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
-        """Return the encoded chunk with the elements of a projection replaced by ``values``, as ``encode`` would."""
-        ...
-
-
-class BoundWhole:
-    """A bound array -> bytes codec that only decodes whole chunks."""
-
     encoded_size: int | None = None
+    encoded_limit: int | None = None
     stored_dtype: np.dtype[Any] | None = None
     divisible = False
 
     def decode(self, data: Buffer) -> Array:
-        """Decode a chunk."""
+        """Decode a chunk. The result may share memory with ``data``.
+
+        Codecs of elements that vary in size may have a method ``decode_within(data, budget)`` as well.
+        """
         raise NotImplementedError
 
     def encode(self, array: Array) -> Buffer | None:
-        """Encode a chunk."""
+        """Encode a chunk; ``None`` if nothing needs storing. The result may share memory with ``array``."""
         raise NotImplementedError
 
     def locate(self, projection: Projection, out: Array) -> Locator | None:
-        """Return ``None``: parts of a chunk cannot be located."""
+        """Return a search for the bytes of a projection, or ``None`` if only whole chunks can be decoded."""
         return None
 
     def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
-        """Return the encoded chunk with the elements of a projection replaced."""
+        """Return the encoded chunk with the elements of a projection replaced by ``values``, as ``encode`` would."""
         chunk = np.array(self.decode(data))
         projection.write(chunk, values)
         return self.encode(chunk)

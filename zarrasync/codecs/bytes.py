@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_limits, check_members
-from zarrasync.codecs.byte_ranges import Locator, Piece
+from zarrasync.codecs.byte_ranges import BoundArrayBytes, Locator, Piece
 from zarrasync.codecs.chain import BoundChain
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
@@ -74,9 +74,7 @@ class BytesCodec(ArrayBytesCodec):
         return _BoundBytes(self, spec)
 
 
-class _BoundBytes:
-    __slots__ = ("_codec", "_part_chain", "_small", "_spec", "_stored", "divisible", "encoded_size", "stored_dtype")
-
+class _BoundBytes(BoundArrayBytes):
     def __init__(self, codec: BytesCodec, spec: ArraySpec) -> None:
         dtype = spec.dtype.numpy
         if spec.dtype.is_variable:
@@ -90,9 +88,9 @@ class _BoundBytes:
         self._stored = codec.stored_dtype_of(dtype)
         self._small = spec.dtype.small_parts
         # Integers of less than a byte need decoding: other writers may leave anything in the upper bits.
-        self.stored_dtype: np.dtype[Any] | None = None if self._small else self._stored
+        self.stored_dtype = None if self._small else self._stored
         size = math.prod(spec.shape) * dtype.itemsize
-        self.encoded_size: int | None = size
+        self.encoded_size = size
         self.divisible = size >= _DIVISIBLE_SIZE
         self._part_chain: BoundChain | None = None
 
@@ -155,11 +153,6 @@ class _BoundBytes:
         if chain is None or chain.spec.shape != shape:
             chain = self._part_chain = BoundChain((), self._codec, (), self._spec.replace(shape=shape))
         return chain
-
-    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer:
-        chunk = np.array(self.decode(data))
-        projection.write(chunk, values)
-        return self.encode(chunk)
 
 
 def _nested_field(array: Array, names: Sequence[str]) -> Array:

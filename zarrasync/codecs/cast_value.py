@@ -13,6 +13,7 @@ from zarrasync.codecs.base import (
     ArrayArrayCodec,
     Codec,
     check_members,
+    float_info,
     integer_limits,
     is_real_number,
     transform_elements,
@@ -258,12 +259,7 @@ def _to_float(array: Array, dtype: np.dtype[Any], rounding: str, out_of_range: s
 
 def _top(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Return the greatest value of a floating-point type, and the step below it."""
-    if dtype.type.__module__ == "ml_dtypes":
-        import ml_dtypes
-
-        top = ml_dtypes.finfo(dtype).max  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
-    else:
-        top = np.finfo(dtype).max
+    top = float_info(dtype).max
     greatest = np.array(top, dtype)
     return _LONG(float(top)), _LONG(float(top)) - _LONG(float(np.nextafter(greatest, np.zeros((), dtype))))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +13,11 @@ from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCo
 from zarrasync.codecs.byte_ranges import BoundArrayBytes, Locator
 from zarrasync.codecs.chunk_properties import (
     ArrayStep,
-    chunk_memory_layout,
-    decodes_into_buffer,
+    decoded_axis_order,
     encoded_sizes,
     fixed_budget,
-    is_quick,
     memory_size,
-    read_size_hint,
-    supports_partial_reads,
+    run_length,
     variable_budget,
 )
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
@@ -62,35 +58,6 @@ class BoundChain:
         innermost_chain: The chain of the smallest parts that can be read alone: inner chunks of shards, or chunks.
     """
 
-    __slots__ = (
-        "_array_steps",
-        "_budget",
-        "_compressors",
-        "_decode_last",
-        "_decode_outer",
-        "_fill_word",
-        "_inner_chain",
-        "_is_variable",
-        "_serializer",
-        "_sizes",
-        "_stored_shape",
-        "_view_axes",
-        "decodes_into_buffer",
-        "decodes_to_output",
-        "encoded_size",
-        "innermost_chain",
-        "is_quick",
-        "is_raw",
-        "memory_axis_order",
-        "nbytes",
-        "raw_size",
-        "read_size_hint",
-        "run_length",
-        "spec",
-        "stored_dtype",
-        "supports_partial_reads",
-    )
-
     def __init__(
         self,
         array_array: Sequence[ArrayArrayCodec],
@@ -102,48 +69,46 @@ class BoundChain:
         self.nbytes = memory_size(spec)
         self._is_variable = spec.nbytes is None
         self._array_steps, stored_spec = _array_steps(array_array, spec)
-        self._serializer = checked_serializer(array_bytes, stored_spec)
+        self._serializer = serializer = checked_serializer(array_bytes, stored_spec)
         self._compressors = tuple(map(checked, bytes_bytes))
 
-        sizes = encoded_sizes(self._serializer.encoded_size, bytes_bytes)
-        self.raw_size, self.encoded_size = sizes[0], sizes[-1]
-        self.read_size_hint = read_size_hint(self.raw_size, self.encoded_size)
-        self._budget = fixed_budget(self.raw_size, getattr(self._serializer, "encoded_limit", None), spec)
-        self._set_decoders(sizes)
+        self._sizes = encoded_sizes(serializer.encoded_size, bytes_bytes)
+        raw_size, self.encoded_size = self._sizes[0], self._sizes[-1]
+        self.raw_size = raw_size
+        # Most encoded chunks are at most an eighth and 4 KiB larger than the raw chunk.
+        self.read_size_hint = self.encoded_size or (raw_size + raw_size // 8 + 4096 if raw_size else 0)
+        self._budget = fixed_budget(raw_size, getattr(serializer, "encoded_limit", None), spec)
+        decoders = [] if self._is_variable or self._budget is None else self._make_decoders(self._budget)
+        # The first codec decodes last. Only its result may go into memory of the caller.
+        self._decode_outer, self._decode_last = tuple(decoders[:-1]), decoders[-1] if decoders else None
 
-        inner: BoundChain | None = getattr(self._serializer, "inner", None)
-        self._inner_chain = inner
+        self._inner_chain: BoundChain | None = getattr(serializer, "inner", None)
+        inner = self._inner_chain
         self.innermost_chain: BoundChain = self if inner is None else inner.innermost_chain
-        self.stored_dtype: np.dtype[Any] | None = self._serializer.stored_dtype
-        self.is_raw = self.stored_dtype is not None and not self._compressors
-        self.decodes_into_buffer = decodes_into_buffer(self.stored_dtype, self._compressors)
-        self.supports_partial_reads = supports_partial_reads(self._serializer, self._array_steps, self._compressors)
-        self.is_quick = is_quick(self.raw_size, (*array_array, array_bytes, *bytes_bytes))
+        stored_dtype = self.stored_dtype = serializer.stored_dtype
+        self.is_raw = stored_dtype is not None and not self._compressors
+        self.decodes_into_buffer = self._compressors[0].fills if self._compressors else stored_dtype is not None
+        self.supports_partial_reads: bool = (
+            not self._compressors
+            and getattr(serializer, "divisible", True)
+            and all(codec.permutation is not None for codec, _ in self._array_steps)
+        )
+        self.is_quick = raw_size is not None and all(codec.brief for codec in (*array_array, array_bytes, *bytes_bytes))
         self._fill_word = fill_word(spec.scalar)
 
-        layout = chunk_memory_layout(
-            spec,
-            self._array_steps,
-            stored_spec,
-            self.stored_dtype,
-            self.raw_size,
-            inner_axis_order=None if inner is None else inner.memory_axis_order,
-            is_sharded=inner is not None,
-            decodes_into_buffer=self.decodes_into_buffer,
-        )
-        self._stored_shape, self._view_axes = layout.stored_shape, layout.view_axes
-        self.memory_axis_order: list[int] | None = layout.axis_order
-        self.run_length = layout.run_length
-        self.decodes_to_output = layout.decodes_to_output
-
-    def _set_decoders(self, sizes: Sequence[int | None]) -> None:
-        """Prepare the functions that undo the bytes -> bytes codecs.
-
-        The first codec decodes last. Only its result may go into memory of the caller.
-        """
-        self._sizes = tuple(sizes)
-        decoders = [] if self._is_variable or self._budget is None else self._make_decoders(self._budget)
-        self._decode_outer, self._decode_last = tuple(decoders[:-1]), decoders[-1] if decoders else None
+        self._stored_shape = stored_spec.shape
+        inner_order = None if inner is None else inner.memory_axis_order
+        order = decoded_axis_order(inner_order or list(range(len(stored_spec.shape))), self._array_steps)
+        # For each axis of the chunk, its number in the stored shape; ``None`` if decoding takes more than a view.
+        self._view_axes = order if stored_dtype is not None and raw_size else None
+        memory_order = self._view_axes if inner is None else order
+        self.memory_axis_order = None if memory_order is None or memory_order == sorted(memory_order) else memory_order
+        # NumPy considers None equal to the dtype float64, so compare with None first.
+        is_native = stored_dtype is not None and stored_dtype == spec.dtype.numpy
+        self.decodes_to_output = not self._array_steps and is_native and bool(raw_size)
+        self.run_length = 1
+        if self._view_axes is not None and raw_size:
+            self.run_length = run_length(raw_size, decodes_into_buffer=self.decodes_into_buffer)
 
     def _make_decoders(self, budget: int) -> list[Decoder]:
         """Return the functions that undo the bytes -> bytes codecs within a budget, in the order of decoding."""
@@ -342,7 +307,7 @@ class BoundChain:
             # Inner chunks that are not touched stay as they are, also absent.
             merged = self._serializer.merge(data, *self._permute(projection, values))  # type: ignore[arg-type]  # shards may be absent
             return merged, merged is None
-        chunk = self.spec.new_array() if data is None else self._writable_copy(self.decode(data))
+        chunk = self.spec.new_array() if data is None else np.array(self.decode(data), self.spec.dtype.numpy, order="C")
         projection.write(chunk, values)
         return self.encode(chunk), self.is_fill(chunk)
 
@@ -352,10 +317,6 @@ class BoundChain:
             assert codec.permutation is not None
             projection, out = projection.permute(codec.permutation, out)
         return projection, out
-
-    def _writable_copy(self, array: Array) -> Array:
-        """Return a copy in C order and native byte order."""
-        return np.array(array, dtype=self.spec.dtype.numpy, order="C")
 
 
 def _array_steps(codecs: Sequence[ArrayArrayCodec], spec: ArraySpec) -> tuple[tuple[ArrayStep, ...], ArraySpec]:

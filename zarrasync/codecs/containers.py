@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayBytesCodec, BytesBytesCodec, Codec, Out, check_members
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
@@ -129,7 +129,7 @@ class N5Codec(ArrayBytesCodec):
         return _BoundN5(self, spec)
 
 
-class _BoundN5(BoundWhole):
+class _BoundN5(BoundArrayBytes):
     def __init__(self, codec: N5Codec, spec: ArraySpec) -> None:
         if spec.dtype.numpy.kind not in "iuf" or spec.dtype.bits < 8 or spec.dtype.name not in _DATA_TYPES:
             raise MetadataError(f"codec 'n5_default' stores numbers, not data type {spec.dtype.name!r}")

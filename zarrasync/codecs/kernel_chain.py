@@ -26,7 +26,7 @@ from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import BoundChain
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.sharding import BoundSharding
-from zarrasync.codecs.spec import Buffer
+from zarrasync.codecs.spec import Array, Buffer
 
 
 def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
@@ -152,13 +152,14 @@ class KernelDecoder:
             addresses: Any = (ctypes.c_char_p * count)(*values)  # type: ignore[misc]  # all are bytes
         else:
             arrays = [np.frombuffer(value, np.uint8) for value in values]  # keeps them in memory
-            addresses = (ctypes.c_void_p * count)(*map(_address, arrays))
-        sizes, out = struct.pack(f"={count}q", *map(len, values)), _address(rows[0])
-        stride = _address(rows[1]) - out if count > 1 else 0
+            addresses = (ctypes.c_void_p * count)(*map(address_of, arrays))
+        sizes, out = struct.pack(f"={count}q", *map(len, values)), address_of(rows[0])
+        stride = address_of(rows[1]) - out if count > 1 else 0
         description = ctypes.addressof(self._struct)
         return bool(own.decode(own.address, description, count, addresses, sizes, out, stride))
 
 
-def _address(memory: npt.NDArray[np.uint8]) -> int:
+def address_of(memory: Array) -> int:
+    """Return the address of an array's memory."""
     address: int = memory.__array_interface__["data"][0]
     return address

@@ -8,6 +8,8 @@ with the array's (``dtype``).
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import math
 import re
 import sys
@@ -33,7 +35,7 @@ from zarrasync.codecs.base import (
     rejection_of,
 )
 from zarrasync.codecs.blosc import blosc_decoder
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.decompression import (
     WARNINGS,
     DecoderFactory,
@@ -247,21 +249,7 @@ _LZMA_MEMORY = 1 << 28
 """Bytes that LZMA may allocate to decompress; its presets need a quarter of that at most."""
 
 
-def _bz2_stream() -> Any:
-    import bz2
-
-    return bz2.BZ2Decompressor()
-
-
-def _lzma_stream() -> Any:
-    import lzma
-
-    return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
-
-
 def _lzma_filter_stream(container: int, filters: Any) -> Any:
-    import lzma
-
     if container != lzma.FORMAT_RAW:
         return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
     largest = max((one.get("dict_size") or 0 for one in filters if isinstance(one, Mapping)), default=0)
@@ -276,8 +264,8 @@ _DECODERS: dict[str, DecoderFactory] = {
     "lz4": with_size_header(_lz4_size, partial(numcodecs_module, "lz4")),
     "gzip": gzip_decoder,
     "zlib": inflate_decoder(ZLIB_WINDOW),
-    "bz2": stream_decoder(_bz2_stream),
-    "lzma": stream_decoder(_lzma_stream),
+    "bz2": stream_decoder(bz2.BZ2Decompressor),
+    "lzma": stream_decoder(partial(lzma.LZMADecompressor, memlimit=_LZMA_MEMORY)),
 }
 _DECODES_INTO_MEMORY = frozenset(("blosc", "zstd", "lz4", "shuffle"))
 """IDs of codecs whose decoders write large results into memory of the caller."""
@@ -469,9 +457,6 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             return partial(self._decode_by_numcodecs, size, limit)
         return checked_decoder(self, factory(size, limit), size)
 
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        return self.decoder(size, limit)(data, out)
-
     def _decode_by_numcodecs(self, size: int | None, limit: int, data: Buffer, out: Out) -> Buffer:
         """Decode with a codec that cannot stop at a budget, so its result must be known to fit."""
         try:
@@ -518,7 +503,7 @@ class NumcodecsSerializer(_Adaptor, ArrayBytesCodec):
         return _BoundSerializer(self, spec)
 
 
-class _BoundSerializer(BoundWhole):
+class _BoundSerializer(BoundArrayBytes):
     def __init__(self, codec: NumcodecsSerializer, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
 

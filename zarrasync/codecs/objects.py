@@ -19,7 +19,7 @@ import numpy as np
 
 from zarrasync._util.memory import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.chunk_properties import memory_size, variable_budget
 from zarrasync.codecs.numcodecs import numcodecs_codec
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
@@ -147,7 +147,7 @@ class VlenBytesCodec(_Vlen):
     name = "vlen-bytes"
 
 
-class _BoundVlen(BoundWhole):
+class _BoundVlen(BoundArrayBytes):
     def __init__(self, codec: _Vlen, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
         self._is_text = codec.name == "vlen-utf8"
@@ -251,7 +251,7 @@ class ObjectCodec(ArrayBytesCodec):
         return _BoundObjects(self, spec)
 
 
-class _BoundObjects(BoundWhole):
+class _BoundObjects(BoundArrayBytes):
     def __init__(self, codec: ObjectCodec, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from zarrasync._util.memory import join_buffers
 from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_members
-from zarrasync.codecs.byte_ranges import Locator, Piece, Range, search_inside, search_together
+from zarrasync.codecs.byte_ranges import BoundArrayBytes, Locator, Piece, Range, search_inside, search_together
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.crc32c import Crc32cCodec
@@ -295,7 +295,7 @@ def in_order_of(codec: ShardingCodec, original: Any) -> ShardingCodec:
     return replace(codec, codecs=chain, order=order_of(original))
 
 
-class BoundSharding:
+class BoundSharding(BoundArrayBytes):
     """The codec bound to shards of one shape.
 
     Attributes:
@@ -303,12 +303,9 @@ class BoundSharding:
         inner: The codecs of inner chunks.
         index_codecs: The codecs of the index.
         index_at_end: Whether the index is at the end.
-        encoded_limit: The most bytes of a shard, if its elements do not vary in size.
         order: The numbers of inner chunks in the order in which new shards contain them; ``None`` for C order.
     """
 
-    encoded_size: int | None = None
-    stored_dtype: np.dtype[Any] | None = None
     divisible = True
 
     def __init__(self, codec: ShardingCodec, spec: ArraySpec) -> None:

@@ -16,7 +16,7 @@ from zarrasync._concurrency.offload import run_to_end
 from zarrasync._util.json import to_plain
 from zarrasync._util.memory import check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
-from zarrasync.codecs.byte_ranges import BoundArrayBytes, BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import ZarrError
 from zarrasync.model import dtypes
@@ -103,7 +103,7 @@ class _Serializer(Wrapped, ArrayBytesCodec):
         return _BoundSerializer(settled, spec)
 
 
-class _BoundSerializer(BoundWhole):
+class _BoundSerializer(BoundArrayBytes):
     def __init__(self, codec: _Serializer, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
 

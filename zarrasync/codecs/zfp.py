@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_members
-from zarrasync.codecs.byte_ranges import BoundWhole
+from zarrasync.codecs.byte_ranges import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 
@@ -61,7 +61,7 @@ class ZfpCodec(ArrayBytesCodec):
         return _BoundZfp(self, spec)
 
 
-class _BoundZfp(BoundWhole):
+class _BoundZfp(BoundArrayBytes):
     def __init__(self, codec: ZfpCodec, spec: ArraySpec) -> None:
         name = spec.dtype.name
         if name not in ("int32", "int64", "float32", "float64", *_SHIFTS):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,12 +89,12 @@ class _Contexts(threading.local):
             out[...] = np.frombuffer(decoded, np.uint8)
         return decoded
 
-    def compressor(self, level: int, checksum: bool) -> Any:
+    def compress(self, data: Buffer, level: int, checksum: bool) -> bytes:
         compressor = self._compressors.get((level, checksum))
         if compressor is None:
             compressor = self._make_compressor(level=level, write_checksum=checksum)
             self._compressors[level, checksum] = compressor
-        return compressor
+        return compressor.compress(data)  # type: ignore[no-any-return]  # zstandard is imported when it is used
 
 
 class _Calls:
@@ -103,10 +102,7 @@ class _Calls:
 
     def __init__(self, zstd: Any) -> None:
         self.decompress: Callable[..., Buffer] = zstd.decompress
-        self._compress = zstd.compress
-
-    def compressor(self, level: int, checksum: bool) -> Any:
-        return SimpleNamespace(compress=lambda data: self._compress(data, level, checksum))
+        self.compress: Callable[[Buffer, int, bool], bytes] = zstd.compress
 
 
 @cache
@@ -200,12 +196,8 @@ class ZstdCodec(BytesBytesCodec):
         return (ZSTD, self.level, int(self.checksum))
 
     def encode(self, data: Buffer) -> Buffer:
-        if len(data) < _SMALL:
-            return _for_small().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # looked up by name
-        return _for_large().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # likewise
+        functions = _for_small() if len(data) < _SMALL else _for_large()
+        return functions.compress(data, self.level, self.checksum)
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
         return checked_decoder(self, zstd_decoder(size, limit), size)
-
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        return self.decoder(size, limit)(data, out)

@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from zarrasync import formats
 from zarrasync._concurrency.offload import compute
+from zarrasync._util.advice import most_similar
 from zarrasync.config import Config
 from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format, Kind
@@ -391,8 +391,8 @@ async def _members(group: NodeHandle, missing: str) -> str:
     if not names:
         return ""
     shown = ", ".join(names[:_MOST_SHOWN]) + (f", … ({len(names)} in total)" if len(names) > _MOST_SHOWN else "")
-    similar = get_close_matches(_next_name(group, missing), names, 1)
-    return f". Members of {group.name}: {shown}." + (f" Did you mean {similar[0]!r}?" if similar else "")
+    similar = most_similar(_next_name(group, missing), names)
+    return f". Members of {group.name}: {shown}." + (f" Did you mean {similar!r}?" if similar else "")
 
 
 def _next_name(group: NodeHandle, path: str) -> str:

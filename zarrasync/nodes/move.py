@@ -14,7 +14,7 @@ from functools import partial
 from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
-from zarrasync._concurrency.semaphores import Permits, byte_budget
+from zarrasync._concurrency.semaphores import Held, byte_budget
 from zarrasync.config import Config
 from zarrasync.display.text import counted
 from zarrasync.errors import UnsupportedOperation, WriteConflictError
@@ -108,7 +108,7 @@ async def _copy_values(
     budget, copied = byte_budget(config), dict[str, object]()
 
     async def copy(key: str) -> None:
-        async with Permits(budget, sizes[key]):
+        async with Held(budget, sizes[key]):
             (value,) = await store.fetch([Request(key)], versions=True)
             if value is not None:
                 await store.put(new_keys[key], value.data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, isal_or_zlib
+from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, fastest_zlib
 
 
 def compressor(*, gzip: bool = False) -> Any:
@@ -14,4 +14,4 @@ def compressor(*, gzip: bool = False) -> Any:
     Args:
         gzip: Whether to write the format of gzip, instead of zlib.
     """
-    return isal_or_zlib().compressobj(1, zlib.DEFLATED, GZIP_WINDOW if gzip else ZLIB_WINDOW)
+    return fastest_zlib("isal.isal_zlib").compressobj(1, zlib.DEFLATED, GZIP_WINDOW if gzip else ZLIB_WINDOW)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
+from zarrasync._util.advice import most_similar
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Handler, Request
 
@@ -125,8 +125,8 @@ class Route:
 
 def suggestion(value: str, choices: Iterable[str]) -> str:
     """Return a question with the choice that is most similar to a value; empty if none is similar."""
-    matches = get_close_matches(value[:_MOST_SHOWN], list(choices), 1)
-    return f". Did you mean {matches[0]!r}?" if matches else ""
+    similar = most_similar(value[:_MOST_SHOWN], choices)
+    return f". Did you mean {similar!r}?" if similar else ""
 
 
 class Router:

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import raise_if_cancelled
@@ -354,6 +354,21 @@ class Store(ABC):
             else:
                 keys.append(key)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    # -------------------------------------------------------------- copies in other processes
+
+    _unshared: ClassVar[tuple[str, ...]] = ()
+    """Attributes that each process makes anew, such as locks and clients, by ``_make_unshared``."""
+
+    def _make_unshared(self) -> None:  # noqa: B027  # optional
+        """Make the attributes in ``_unshared``. Constructors call it, and it is called for unpickled copies."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in self._unshared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._make_unshared()
 
     # -------------------------------------------------------------- locks, limits, lifetime
 

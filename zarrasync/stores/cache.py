@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.cancel import cancel_flag, retrieve
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync._concurrency.semaphores import POLL_SECONDS
@@ -182,10 +182,6 @@ class CacheStore(HookedStore):
             raise ValueError(f"max_bytes and max_age must be at least 0, found {max_bytes} and {max_age}")
         self.max_bytes, self.max_age = max_bytes, max_age
 
-    def _reset(self) -> None:
-        """Make the parts that other processes and other stores do not share, such as locks."""
-        raise NotImplementedError
-
     def clear(self) -> None:
         """Remove all entries."""
         raise NotImplementedError
@@ -198,13 +194,9 @@ class CacheStore(HookedStore):
         state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return {**state, "_conditional": self._conditional}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._reset()
-
     def around(self, inner: Store) -> Self:
         other = super().around(inner)
-        other._reset()  # noqa: SLF001  # of the same class; a transaction has other values
+        other._make_unshared()  # noqa: SLF001  # of the same class; a transaction has other values
         return other
 
     def on_commit(self) -> None:
@@ -246,13 +238,12 @@ class CachingStore(CacheStore):
     ) -> None:
         super().__init__(inner, max_bytes, max_age)
         self.absent = absent
-        self._reset()
+        self._make_unshared()
 
-    def _reset(self) -> None:
+    def _make_unshared(self) -> None:
         self._lock = thread_lock()
         self._entries = CacheEntries(self.max_bytes, self.max_age)
-        self._loop_fetches: dict[Hashable, tuple[_LoopFetch, int]] = {}
-        self._thread_fetches: dict[Hashable, _ThreadFetch] = {}
+        self._fetches: dict[Hashable, _Fetch] = {}
         self._changes = self._hits = self._misses = 0
 
     @property
@@ -270,8 +261,7 @@ class CachingStore(CacheStore):
     def _stop_sharing(self) -> None:
         """Keep requests under way from answering later readers, and their results from becoming entries."""
         self._changes += 1
-        self._loop_fetches.clear()
-        self._thread_fetches.clear()
+        self._fetches.clear()
 
     async def _invalidate(self, keys: Iterable[str]) -> None:
         with self._lock:
@@ -298,10 +288,8 @@ class CachingStore(CacheStore):
         if misses and changes_value:
             fetched = await self._fetch_inner(tuple(misses.values()), versions)
             values.update(zip(misses, fetched, strict=True))
-        elif misses and self.blocking:
-            values.update(await self._share_between_threads(misses, versions))
         elif misses:
-            values.update(await self._share_between_tasks(misses, versions))
+            values.update(await self._share(misses, versions))
         return [values[request[:4]] for request in requests]
 
     async def _fetch_inner(self, requests: Sequence[Request], versions: bool) -> builtins.list[Value | None]:
@@ -320,81 +308,62 @@ class CachingStore(CacheStore):
                     self._stop_sharing()
         return values
 
-    async def _share_between_threads(
-        self, misses: dict[RangeKey, Request], versions: bool
-    ) -> dict[RangeKey, Value | None]:
-        """Fetch the parts that no other thread is fetching, and wait for the others."""
-        fetch, flag = _ThreadFetch(), cancel_flag()
-        process = os.getpid()  # a forked child has none of its parent's other threads
+    async def _share(self, misses: dict[RangeKey, Request], versions: bool) -> dict[RangeKey, Value | None]:
+        """Fetch the parts that no other thread, or task of the event loop, is fetching, and wait for the others.
+
+        The last waiting task to leave cancels a fetch.
+        """
+        fetch, flag = _Fetch(), cancel_flag()
+        # A forked child has none of its parent's other threads.
+        place = os.getpid() if self.blocking else asyncio.get_running_loop()
         with self._lock:
-            names = {part: (process, versions, part) for part in misses}
-            shared = {part: self._thread_fetches[name] for part, name in names.items() if name in self._thread_fetches}
-            self._hits += len(shared)
-            self._thread_fetches.update((name, fetch) for part, name in names.items() if part not in shared)
-        own_requests = {part: request for part, request in misses.items() if part not in shared}
+            names = {part: (place, versions, part) for part in misses}
+            own = {part: request for part, request in misses.items() if names[part] not in self._fetches}
+            self._hits += len(misses) - len(own)
+            if own and not self.blocking:
+                fetch.task = asyncio.ensure_future(self._run(fetch, own, versions))
+            self._fetches.update((names[part], fetch) for part in own)
+            sources = {part: self._fetches[name] for part, name in names.items()}
+            fetches = set(sources.values())
+            for source in fetches:
+                source.waiters += 1
         try:
-            if own_requests:
-                fetched = await self._fetch_inner(tuple(own_requests.values()), versions)
-                fetch.values = dict(zip(own_requests, fetched, strict=True))
+            if self.blocking:
+                if own:
+                    await self._run(fetch, own, versions)
+                for source in fetches:
+                    while not clock.current().wait(source.ended, POLL_SECONDS):
+                        if flag.cancelled:
+                            raise asyncio.CancelledError
+            else:
+                await asyncio.wait([source.task for source in fetches if source.task is not None])
+                if fetch.task is not None:
+                    fetch.task.result()
+            # A fetch of another call may have failed because of another part.
+            failed = [part for part, source in sources.items() if part not in source.values]
+            repeated = await self._fetch_inner([misses[part] for part in failed], versions) if failed else ()
+            found = {part: source.values.get(part) for part, source in sources.items()}
+            return {**found, **dict(zip(failed, repeated, strict=True))}
+        finally:
+            with self._lock:
+                for source in fetches:
+                    source.waiters -= 1
+                for part, name in names.items():
+                    source = sources[part]
+                    if self._fetches.get(name) is source and (source.ended.is_set() or not source.waiters):
+                        del self._fetches[name]
+            for source in fetches:
+                if source.task is not None and source.task.done():
+                    retrieve(source.task)
+                elif source.task is not None and not source.waiters:
+                    source.task.cancel()
+
+    async def _run(self, fetch: _Fetch, requests: dict[RangeKey, Request], versions: bool) -> None:
+        try:
+            fetched = await self._fetch_inner(tuple(requests.values()), versions)
+            fetch.values = dict(zip(requests, fetched, strict=True))
         finally:
             fetch.ended.set()
-            with self._lock:
-                for name in names.values():
-                    if self._thread_fetches.get(name) is fetch:
-                        del self._thread_fetches[name]
-        values = dict(fetch.values)
-        for part, other in shared.items():
-            while not clock.current().wait(other.ended, POLL_SECONDS):
-                if flag.cancelled:
-                    raise asyncio.CancelledError
-            if part in other.values:
-                values[part] = other.values[part]
-            else:  # the other thread may have failed because of another part
-                (values[part],) = await self._fetch_inner([misses[part]], versions)
-        return values
-
-    async def _share_between_tasks(
-        self, misses: dict[RangeKey, Request], versions: bool
-    ) -> dict[RangeKey, Value | None]:
-        """Fetch the parts that no other task is fetching, and wait for all. The last waiter to leave cancels a fetch."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            names = {part: (loop, versions, part) for part in misses}
-            own_parts = [part for part, name in names.items() if name not in self._loop_fetches]
-            self._hits += len(misses) - len(own_parts)
-            if own_parts:
-                requests = [misses[part] for part in own_parts]
-                fetch = _LoopFetch(loop.create_task(self._fetch_inner(requests, versions)))
-                self._loop_fetches.update((names[part], (fetch, number)) for number, part in enumerate(own_parts))
-            sources = {part: self._loop_fetches[name] for part, name in names.items()}
-        fetches = {fetch for fetch, _ in sources.values()}
-        for fetch in fetches:
-            fetch.waiters += 1
-        try:
-            await asyncio.wait([fetch.task for fetch in fetches])
-            # A fetch of another task may have failed because of another part.
-            failed = [part for part in names if part not in own_parts and _has_failed(sources[part][0].task)]
-            repeated = await self._fetch_inner([misses[part] for part in failed], versions) if failed else ()
-            values = dict(zip(failed, repeated, strict=True))
-            return values | {
-                part: fetch.task.result()[number] for part, (fetch, number) in sources.items() if part not in values
-            }
-        finally:
-            for fetch in fetches:
-                fetch.waiters -= 1
-                if fetch.task.done():
-                    _has_failed(fetch.task)  # marks the error as retrieved
-                elif not fetch.waiters:
-                    fetch.task.cancel()
-            with self._lock:
-                for part, name in names.items():
-                    source = self._loop_fetches.get(name)
-                    if (
-                        source is not None
-                        and source is sources[part]
-                        and (source[0].task.done() or not source[0].waiters)
-                    ):
-                        del self._loop_fetches[name]
 
     async def erase_prefix(self, prefix: str) -> None:
         try:
@@ -414,24 +383,18 @@ def must_bypass_cache(store: Store) -> bool:
     return holds_key_lock() and (store.exclusive_locks or not store.conditional)
 
 
-class _LoopFetch:
-    """A fetch by a task of an event loop, and the number of tasks that wait for it."""
+class _Fetch:
+    """A fetch under way, by a thread or by a task of an event loop.
 
-    __slots__ = ("task", "waiters")
-
-    def __init__(self, task: asyncio.Task[builtins.list[Value | None]]) -> None:
-        self.task, self.waiters = task, 0
-
-
-class _ThreadFetch:
-    """A fetch by a thread. Other threads wait for its end; its values stay empty if it failed."""
-
-    __slots__ = ("ended", "values")
+    Attributes:
+        values: The results; empty until it has ended, and if it failed.
+        ended: Set at its end.
+        task: The task, if it is one.
+        waiters: The number of calls that wait for it.
+    """
 
     def __init__(self) -> None:
-        self.ended = threading.Event()
         self.values: dict[RangeKey, Value | None] = {}
-
-
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.cancelled() or task.exception() is not None
+        self.ended = threading.Event()
+        self.task: asyncio.Future[None] | None = None
+        self.waiters = 0

@@ -59,21 +59,15 @@ class CountingStore(HookedStore):
     """
 
     _is_shown = False
+    _unshared = ("_lock", "_since_reset")
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self._start()
+        self._make_unshared()
 
-    def _start(self) -> None:
+    def _make_unshared(self) -> None:
         self._lock = thread_lock()
         self._since_reset = [Counts()]  # shared by the stores of transactions
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_since_reset")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._start()
 
     @property
     def counts(self) -> Counts:

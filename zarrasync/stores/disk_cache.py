@@ -12,7 +12,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
@@ -33,10 +33,18 @@ _TARGET_SHARE = 0.9
 """Share of the size limit to which old entries are removed."""
 
 
-class _CachedResult(NamedTuple):
-    """A cached value or byte range; ``None`` if the key was absent."""
+class _Entry(NamedTuple):
+    """The content of a file.
+
+    Attributes:
+        value: The value or byte range; ``None`` if the key was absent.
+        versioned: Whether versions were requested.
+        time: When it was stored, in seconds since 1970.
+    """
 
     value: Value | None
+    versioned: bool
+    time: float
 
 
 class DiskCachingStore(CacheStore):
@@ -74,9 +82,9 @@ class DiskCachingStore(CacheStore):
         super().__init__(inner, max_bytes, max_age)
         # In a subdirectory, because the user's directory may contain other files.
         self.directory = Path(os.path.abspath(os.fspath(directory))) / "zarrasync-cache"
-        self._reset()
+        self._make_unshared()
 
-    def _reset(self) -> None:
+    def _make_unshared(self) -> None:
         self._lock = thread_lock()
         # An identity that may mean other data tomorrow gets entries that no one else uses.
         self._session = "" if self.inner.lasting_identity else uuid.uuid4().hex
@@ -136,16 +144,21 @@ class DiskCachingStore(CacheStore):
         name = hashlib.blake2b(repr(identity).encode(), digest_size=20).hexdigest()
         return self.directory / name[:2] / name[2:]
 
-    def _find(self, request: Request, versions: bool) -> _CachedResult | None:
-        """Return the result of a request, from its own entry or from the entry for the whole value."""
+    def _find(self, request: Request, versions: bool) -> _Entry | None:
+        """Return the result of a request, from its own entry or from the entry for the whole value, if it is recent."""
         folder, since = self._folder(request.key), self._last_change(request.key)
+        if self.max_age is not None:
+            since = max(since, clock.wall_time() - self.max_age)
         for part in dict.fromkeys((request[1:4], (0, None, False))):
-            result = self._read(folder / _file_name(part), versions, since)
-            if result is not None:
-                value = result.value
-                if value is not None and part != request[1:4]:
-                    value = value._replace(data=clip(value.data, request))
-                return _CachedResult(value)
+            path = folder / _file_name(part)
+            entry = _read(path)
+            if entry is None or (versions and not entry.versioned) or entry.time < since:
+                continue
+            with contextlib.suppress(OSError):  # the access time determines which entries are removed first
+                os.utime(path, (clock.wall_time(), path.stat().st_mtime))
+            if entry.value is None or part == request[1:4]:
+                return entry
+            return entry._replace(value=entry.value._replace(data=clip(entry.value.data, request)))
         return None
 
     def _last_change(self, key: str) -> float:
@@ -157,27 +170,6 @@ class DiskCachingStore(CacheStore):
             with contextlib.suppress(OSError):
                 times.append((self._folder(directory) / _CHANGE).stat().st_mtime)
         return max(times)
-
-    def _read(self, path: Path, versions: bool, since: float) -> _CachedResult | None:
-        """Return the result in a file, if it is intact and recent, and has a version if one is requested."""
-        try:
-            data = bytes(read_regular_file(str(path)))
-            time = path.stat().st_mtime
-        except OSError:
-            return None
-        if (decoded := _decode(data, path)) is None:
-            return None
-        fields, body = decoded
-        if versions and not fields["versioned"]:
-            return None
-        if time < since or (self.max_age is not None and clock.wall_time() - time > self.max_age):
-            return None
-        with contextlib.suppress(OSError):  # the access time determines which entries are removed first
-            os.utime(path, (clock.wall_time(), path.stat().st_mtime))
-        if fields["absent"]:
-            return _CachedResult(None)
-        version = tuple(fields["version"]) if isinstance(fields["version"], list) else fields["version"]
-        return _CachedResult(Value(body, version, fields["size"]))
 
     # -------------------------------------------------------------- storing
 
@@ -203,7 +195,7 @@ class DiskCachingStore(CacheStore):
     def _store(self, request: Request, value: Value | None, versions: bool) -> None:
         path = self._folder(request.key) / _file_name(request[1:4])
         entry = _encode(value, path, versions)
-        if self.max_age is not None and (former := self._read_any(path)) is not None and former != _body(value):
+        if self.max_age is not None and (former := _read(path)) is not None and not _is_same(former.value, value):
             with self._lock:
                 self._changes += 1  # for reads under way
             self._write_again(self._folder(request.key.rpartition("/")[0]) / _CHANGE, b"")
@@ -211,14 +203,6 @@ class DiskCachingStore(CacheStore):
             return
         self._write_again(path, entry)
         self._clean_up(len(entry))
-
-    def _read_any(self, path: Path) -> tuple[bool, bytes] | None:
-        """Return whether a value was absent, and the value, in a file of any age; ``None`` without an intact file."""
-        try:
-            decoded = _decode(bytes(read_regular_file(str(path))), path)
-        except OSError:
-            return None
-        return None if decoded is None else (decoded[0]["absent"], decoded[1])
 
     def _write_again(self, path: Path, entry: bytes) -> None:
         """Write a file, again if another process has removed the folder, which was empty."""
@@ -283,9 +267,11 @@ class DiskCachingStore(CacheStore):
             await self._on_disk(self.clear)
 
 
-def _body(value: Value | None) -> tuple[bool, bytes]:
-    """Return whether a value is absent, and the value."""
-    return (True, b"") if value is None else (False, bytes(value.data))
+def _is_same(one: Value | None, other: Value | None) -> bool:
+    """Return whether two results have the same bytes, or are both absent."""
+    if one is None or other is None:
+        return one is other
+    return bytes(one.data) == bytes(other.data)
 
 
 def _remove_folders(folders: Iterable[Path]) -> None:
@@ -301,17 +287,25 @@ def _key_of(path: Path) -> str:
     return "/".join(path.parts[-3:])
 
 
-def _decode(data: bytes, path: Path) -> tuple[dict[str, Any], bytes] | None:
-    """Return the fields and the value of an entry; ``None`` if it is damaged, or has the key of another one."""
+def _read(path: Path) -> _Entry | None:
+    """Return the entry in a file; ``None`` if there is none, or it is damaged, or has the key of another one."""
     from crc32c import crc32c
 
+    try:
+        data, time = bytes(read_regular_file(str(path))), path.stat().st_mtime
+    except OSError:
+        return None
     checksum, entry = data[len(_MAGIC) : len(_MAGIC) + _CHECKSUM_SIZE], data[len(_MAGIC) + _CHECKSUM_SIZE :]
     if not data.startswith(_MAGIC) or checksum != crc32c(entry).to_bytes(_CHECKSUM_SIZE):
         return None
     head, _, body = entry.partition(b"\n")
     try:
         fields = json.loads(head)
-        return (fields, body) if fields["key"] == _key_of(path) else None
+        if fields["key"] != _key_of(path):
+            return None
+        version = tuple(fields["version"]) if isinstance(fields["version"], list) else fields["version"]
+        value = None if fields["absent"] else Value(body, version, fields["size"])
+        return _Entry(value, fields["versioned"], time)
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from zarrasync._util.memory import BudgetExceeded, reason_of
 from zarrasync._util.redact import redact
@@ -66,6 +68,15 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.is_local:
         hint, reason = "", f"no credentials were found; {_NOT_FOUND[access]}"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {reason}{hint}", key=key)
+
+
+@contextmanager
+def store_errors(key: str, verb: str, store: Store, kind: type[Exception] = Exception) -> Iterator[None]:
+    """Raise a ``StoreError`` for an error of a backend in the block; the arguments are those of ``store_error``."""
+    try:
+        yield
+    except kind as error:
+        raise store_error(error, key, verb, store) from error
 
 
 def is_missing_bucket(response: object) -> bool:

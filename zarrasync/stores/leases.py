@@ -305,10 +305,7 @@ class Turn(Lease):
 
     async def __aexit__(self, *error: object) -> None:
         if self.is_held:
-            await run_cleanup(self._leave)
-
-    async def _leave(self) -> None:
-        await self.end()
+            await run_cleanup(self.end)
 
     async def check(self) -> None:
         """Renew the lease now, before a step that only its holder may take.

@@ -19,7 +19,7 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import DirectFiles, Store, has_own_values
-from zarrasync.stores.errors import store_error
+from zarrasync.stores.errors import store_error, store_errors
 from zarrasync.stores.local_directories import LocalDirectories, leads_to_directory
 from zarrasync.stores.local_files import (
     CLOEXEC,
@@ -102,20 +102,18 @@ class LocalStore(Store):
         return f"LocalStore({str(self.root)!r})"
 
     def describe(self, path: str) -> str:
-        try:
-            return self._describe(self.root / path)
-        except OSError as error:
-            return f"{str(self.root / path)!r} cannot be examined: {error.strerror}"
-
-    def _describe(self, full_path: Path) -> str:
+        full_path = self.root / path
         if str(self.root).rpartition("/")[2].startswith("~") or "/~" in str(self.root):
             return f"'~' is not expanded: {os.path.expanduser('~')!r} is this user's home directory"
-        if full_path.is_file():
-            return "it is a file; only directories, and zip archives whose names end in .zip or .ozx, can be opened"
-        if not full_path.exists():
-            return _describe_missing(full_path, self.root)
-        shown = ", ".join(_names(full_path)[:5]) + (", …" if len(_names(full_path)) > 5 else "")
-        return f"the directory contains {shown or 'nothing'}; check the path"
+        try:
+            if full_path.is_file():
+                return "it is a file; only directories, and zip archives whose names end in .zip or .ozx, can be opened"
+            if not full_path.exists():
+                return _describe_missing(full_path, self.root)
+            shown = ", ".join(_names(full_path)[:5]) + (", …" if len(_names(full_path)) > 5 else "")
+            return f"the directory contains {shown or 'nothing'}; check the path"
+        except OSError as error:
+            return f"{str(full_path)!r} cannot be examined: {error.strerror}"
 
     # -------------------------------------------------------------- reading
 
@@ -339,7 +337,7 @@ class LocalStore(Store):
     async def erase_prefix(self, prefix: str) -> None:
         check_prefix(prefix)
         directory = (self._base + prefix).rstrip("/")
-        try:
+        with store_errors(prefix, "erase", self, OSError), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if prefix:
                 remove_directory(directory)
                 return
@@ -350,10 +348,6 @@ class LocalStore(Store):
                         remove_directory(entry.path)
                     else:
                         persistently(os.unlink, entry.path)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            raise store_error(error, prefix, "erase", self) from error
 
     # -------------------------------------------------------------- listing
 

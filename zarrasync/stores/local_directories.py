@@ -7,13 +7,14 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_prefix
 from zarrasync.stores.base import Store
-from zarrasync.stores.errors import store_error
+from zarrasync.stores.errors import store_errors
 from zarrasync.stores.local_files import (
     is_abandoned,
     make_directory,
@@ -51,6 +52,9 @@ class LocalDirectories:
         if self.refusal:
             raise ReadOnlyError(f"{self.prefix + name!r} cannot be changed: {self.refusal}", key=self.prefix + name)
 
+    def _errors(self, name: str, verb: str) -> AbstractContextManager[None]:
+        return store_errors(self.prefix + name, verb, self.store, OSError)
+
     def _path(self, name: str) -> str:
         return f"{self.root}{self.prefix}{name}"
 
@@ -61,24 +65,19 @@ class LocalDirectories:
         return self._path(f"{check_key(key)}.pending{TEMPORARY_SUFFIX}")
 
     def pending(self, key: str) -> bytes | None:
-        try:
+        with self._errors(key, "read"), contextlib.suppress(FileNotFoundError):
             return bytes(read_regular_file(self._note_path(key)))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise store_error(error, self.prefix + key, "read", self.store) from error
+        return None
 
     def set_pending(self, key: str, note: bytes | None) -> None:
         path = self._note_path(key)
         self._check_writeable(key)
-        try:
+        with self._errors(key, "write"):
             if note is not None:
                 write_regular_file(path, note)
                 return
             with contextlib.suppress(FileNotFoundError):
                 persistently(os.unlink, path)
-        except OSError as error:
-            raise store_error(error, self.prefix + key, "write", self.store) from error
 
     # -------------------------------------------------------------- interrupted writers
 
@@ -99,25 +98,20 @@ class LocalDirectories:
     def _remove(self, name: str) -> bool:
         """Remove a file or directory. Return ``False`` if another process has removed it."""
         path = self._path(name)
-        try:
+        with self._errors(name, "erase"), contextlib.suppress(FileNotFoundError):
             if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path)
             else:
                 persistently(os.unlink, path)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise store_error(error, self.prefix + name, "erase", self.store) from error
-        return True
+            return True
+        return False
 
     # -------------------------------------------------------------- directories
 
     def create(self, prefix: str) -> int:
         self._check_writeable(check_prefix(prefix))
-        try:
+        with self._errors(prefix, "create"):
             return make_directory(self._path(prefix).rstrip("/"), fsync=self.fsync)
-        except OSError as error:
-            raise store_error(error, self.prefix + prefix, "create", self.store) from error
 
     def remove_empty(self, prefix: str, above: int = 0) -> None:
         self._check_writeable(check_prefix(prefix))
@@ -144,14 +138,11 @@ class LocalDirectories:
         Links to a directory that they are in are left out: the same files would be found again below them, without end.
         """
         raise_if_cancelled()
-        try:
+        with self._errors(prefix, "list"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(self._path(prefix)) as entries:
                 found = [entry for entry in entries if entry.name.endswith(TEMPORARY_SUFFIX) == unfinished]
             return [entry for entry in found if not (entry.is_symlink() and self._is_loop(prefix, entry))]
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-        except OSError as error:
-            raise store_error(error, self.prefix + prefix, "list", self.store) from error
+        return ()
 
     def _is_loop(self, prefix: str, link: os.DirEntry[str]) -> bool:
         """Return whether a link leads to a directory on the way to it. Other links on the way may lead elsewhere."""

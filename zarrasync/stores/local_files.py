@@ -82,7 +82,7 @@ def persistently(change: Callable[..., object], *paths: str) -> None:
         try:
             change(*paths)
         except PermissionError:
-            clock.sleep_blocking(pause)
+            clock.current().sleep_blocking(pause)
         else:
             return
     change(*paths)
@@ -216,15 +216,11 @@ def read_regular_file(path: str, limit: int | None = None) -> Buffer:
         OSError: If it cannot be read, or is something other than a file.
         BudgetExceeded: If it is larger than ``limit`` bytes.
     """
-    handle = os.open(path, READ_FLAGS)
-    try:
-        state = os.fstat(handle)
-        check_regular(state, path)
+    with open_regular_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if limit is not None:
-            check_budget(limit, state.st_size, what="file")
-        return read_fully(handle, 0, state.st_size, None)
-    finally:
-        os.close(handle)
+            check_budget(limit, size, what="file")
+        return read_fully(file.fileno(), 0, size, None)
 
 
 def write_fully(handle: int, data: Buffer) -> None:

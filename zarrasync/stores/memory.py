@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import builtins
 import copy
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, MutableMapping, Sequence
 from typing import Any, Self
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
-from zarrasync.stores.errors import store_error
+from zarrasync.stores.errors import store_error, store_errors
 from zarrasync.stores.values import ABSENT, Request, Value, clip
 
 COPY_OF_MEMORY = (
@@ -58,10 +58,10 @@ class MemoryStore(Store):
     def describe(self, path: str) -> str:
         return "check the path" if self.values else "the store is empty"
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:
         return {"values": dict(self.values)}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["values"])  # type: ignore[misc]  # the only way to set the fields
         self.writeable = self.conditional = self.exclusive_locks = False
 
@@ -159,24 +159,20 @@ class MemoryStore(Store):
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)
-        try:
+        with store_errors(prefix, "list", self):
             return [key for key in list(self.values) if isinstance(key, str) and key.startswith(prefix)]
-        except Exception as error:
-            raise store_error(error, prefix, "list", self) from error
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
         return (await self.list_prefix(prefix))[:limit]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
-        try:
+        with store_errors(prefix, "list", self):
             return {
                 key: _view(value).nbytes
                 for key, value in list(self.values.items())
                 if isinstance(key, str) and key.startswith(prefix)
             }
-        except Exception as error:
-            raise store_error(error, prefix, "list", self) from error
 
 
 def _view(value: Any) -> memoryview:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -141,17 +142,8 @@ def _zarr(location: Location, path: str) -> Location:
     return location.inside(location.open_directory(), path)
 
 
-def _zarr2(location: Location, path: str) -> Location:
-    """Adapt a hierarchy of Zarr version 2."""
-    return _of_format(location, path, 2)
-
-
-def _zarr3(location: Location, path: str) -> Location:
-    """Adapt a hierarchy of Zarr version 3."""
-    return _of_format(location, path, 3)
-
-
-def _of_format(location: Location, path: str, zarr_format: int) -> Location:
+def _zarr_of_format(zarr_format: int, location: Location, path: str) -> Location:
+    """Adapt a hierarchy of a format."""
     if location.zarr_format not in (None, zarr_format):
         raise ValueError(
             f"{redact(location.url)!r} is followed by 'zarr{zarr_format}:', but names Zarr format "
@@ -163,7 +155,7 @@ def _of_format(location: Location, path: str, zarr_format: int) -> Location:
 _ADAPTERS: dict[str, Adapter] = {
     "icechunk": open_repository,
     "zarr": _zarr,
-    "zarr2": _zarr2,
-    "zarr3": _zarr3,
+    "zarr2": partial(_zarr_of_format, 2),
+    "zarr3": partial(_zarr_of_format, 3),
     "zip": _zip,
 }

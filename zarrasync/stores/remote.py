@@ -16,7 +16,7 @@ from zarrasync._concurrency.backoff import RetryCounts
 from zarrasync._concurrency.cancel import shielded
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import bounding, current_bound, request_bound
-from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
+from zarrasync._concurrency.semaphores import FifoSemaphore, Held
 from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
@@ -234,7 +234,7 @@ class RemoteStore(Store):
             if current.version != expected or attempts > self.settings.retries or expired:
                 raise failure from failure.__cause__
             RetryCounts.count("retries")
-            await clock.sleep(clock.uniform(0.5, 1.0) * pause)
+            await clock.current().sleep(clock.current().uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _list_below(self, prefix: str) -> builtins.list[str]:
@@ -300,7 +300,7 @@ class RemoteStore(Store):
             finally:
                 semaphore.release()
             elapsed += now() - start
-            wait = max(getattr(last_error, "retry_after", 0.0), clock.uniform(0.5, 1.0) * pause)
+            wait = max(getattr(last_error, "retry_after", 0.0), clock.current().uniform(0.5, 1.0) * pause)
             expired = settings.total_timeout and elapsed + wait > settings.total_timeout
             if attempts > settings.retries or expired:
                 raise StoreError(
@@ -311,7 +311,7 @@ class RemoteStore(Store):
                 ) from last_error
             elapsed += wait
             RetryCounts.count("retries")
-            await clock.sleep(wait)
+            await clock.current().sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
@@ -390,7 +390,7 @@ class BoundedStore(HookedStore):
                 return await operation()
         if outer is _UNBOUNDED:
             return await operation()
-        async with Permits(semaphore, requests):
+        async with Held(semaphore, requests):
             with bounding(_UNBOUNDED):
                 return await operation()
 

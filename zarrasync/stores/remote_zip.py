@@ -53,14 +53,15 @@ class RemoteZipStore(Store):
     """
 
     writeable = False
+    _unshared = ("_data_offsets", "_members", "_opening", "_version")
 
     def __init__(self, inner: Store, key: str) -> None:
         self.inner, self.key = inner, check_key(key)
         self.blocking, self.parallel, self.concurrency = inner.blocking, inner.parallel, inner.concurrency
         self.limits_requests = inner.limits_requests
-        self._reset()
+        self._make_unshared()
 
-    def _reset(self) -> None:
+    def _make_unshared(self) -> None:
         self._opening = SingleFlight()
         self._members: dict[str, Member] | None = None
         self._data_offsets: dict[str, int] = {}
@@ -88,11 +89,8 @@ class RemoteZipStore(Store):
     def __repr__(self) -> str:
         return f"RemoteZipStore({self.inner!r}, {self.key!r})"
 
-    def __reduce__(self) -> tuple[type[RemoteZipStore], tuple[Store, str]]:
-        return (RemoteZipStore, (self.inner, self.key))
-
     async def close(self) -> None:
-        self._reset()
+        self._make_unshared()
         await self.inner.close()
 
     # -------------------------------------------------------------- the directory

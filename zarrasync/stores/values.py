@@ -35,7 +35,7 @@ class Request(NamedTuple):
         start = max(0, size - (self.length or 0)) if self.suffix else min(self.start, size)
         return start, size - start if self.length is None else min(self.length, size - start)
 
-    def check_size(self, nbytes: int, *, at_least: bool = False) -> None:
+    def check_size(self, nbytes: int) -> None:
         """Check the size of a value before memory is allocated for it.
 
         Args:
@@ -46,7 +46,7 @@ class Request(NamedTuple):
             BudgetExceeded: If it is over the limit.
         """
         if self.limit is not None:
-            check_budget(self.limit, nbytes, at_least=at_least, what="value")
+            check_budget(self.limit, nbytes, what="value")
 
 
 class Value(NamedTuple):

@@ -78,12 +78,6 @@ class WrapperStore(Store):
             if name != "inner" and (name not in _FORWARDED or value != getattr(inner, name))
         }
 
-    def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
     def on_commit(self) -> None:
         """Take note of changes that a transaction or a fork of the store has made visible. Caches implement it."""
 

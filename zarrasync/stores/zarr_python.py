@@ -11,6 +11,7 @@ from typing import Any
 from zarrasync import config, formats
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.semaphores import Held
 from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
@@ -41,6 +42,7 @@ class ZarrPythonStore(RemoteStore):
     """
 
     _how_to_write = "make the store of zarr-python with read_only=False"
+    _unshared = ("_token", "_equivalent")
 
     def __init__(self, store: Any, *, concurrency: int = 0) -> None:
         self.settings = config.get()
@@ -79,15 +81,14 @@ class ZarrPythonStore(RemoteStore):
         fs = getattr(fs, "sync_fs", fs)  # behind zarr-python's asynchronous wrapper
         return LocalStore(inner.path) if isinstance(fs, LocalFileSystem) else FsspecStore(fs, inner.path)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_token", "_equivalent")}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        super().__setstate__(state)
         if not self.shareable:
             self.writeable = self.exclusive_locks = False
 
-    def _check_writeable(self, verb: str) -> None:
+    def _check_change(self, verb: str, if_version: object) -> None:
+        if if_version is not None:
+            raise self._unsupported("compare versions")
         if not self.writeable and not self.shareable and not getattr(self.store, "read_only", False):
             raise self._unsupported(verb, COPY_OF_MEMORY)
         if not self.writeable:
@@ -132,21 +133,17 @@ class ZarrPythonStore(RemoteStore):
                 raise
 
     async def _call(self, key: str, verb: str, method: str, *args: Any, **options: Any) -> Any:
-        semaphore = self.limiter()
-        await semaphore.acquire()
-
         async def call() -> Any:
             await self._ensure_open()
             return await getattr(self.store, method)(*args, **options)
 
-        try:
-            return await run_request(call, verb, self.settings.total_timeout)
-        except ZarrError:
-            raise
-        except Exception as error:
-            raise store_error(error, key, verb, self) from error
-        finally:
-            semaphore.release()
+        async with Held(self.limiter()):
+            try:
+                return await run_request(call, verb, self.settings.total_timeout)
+            except ZarrError:
+                raise
+            except Exception as error:
+                raise store_error(error, key, verb, self) from error
 
     # -------------------------------------------------------------- reading
 
@@ -210,18 +207,14 @@ class ZarrPythonStore(RemoteStore):
         check_key(key)
         from zarr.core.buffer import default_buffer_prototype
 
-        if if_version is not None:
-            raise self._unsupported("compare versions")
-        self._check_writeable("write")
+        self._check_change("write", if_version)
         buffer = default_buffer_prototype().buffer.from_bytes(data if isinstance(data, bytes) else bytes(data))
         await self._call(key, "write", "set", key, buffer)
         return None
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
-        if if_version is not None:
-            raise self._unsupported("compare versions")
-        self._check_writeable("erase")
+        self._check_change("erase", if_version)
         try:
             await self._call(key, "erase", "delete", key)
         except StoreError as error:

@@ -57,11 +57,11 @@ class ZipStore(Store):
         self.mode = mode
         self.writeable = self.conditional = self.exclusive_locks = mode != "r"
         self.close_after_use = mode == "auto"
-        self._reset()
+        self._make_unshared()
         if mode in ("w", "x"):
             self._open()
 
-    def _reset(self) -> None:
+    def _make_unshared(self) -> None:
         self._lock = thread_lock()
         self._archive: ReadableArchive | None = None
 
@@ -89,11 +89,7 @@ class ZipStore(Store):
             raise TypeError(f"{self!r} reads an open file, which cannot be sent to another process; pass a path")
         if self.writeable and (self.mode != "auto" or isinstance(self._archive, WriteableArchive)):
             raise TypeError(f"{self!r} can be written by one process only; send a store with mode='r'")
-        return {"_path": self._path, "_file": None, "mode": "r"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, writeable=False)
-        self._reset()
+        return {"_path": self._path, "_file": None, "mode": "r", "writeable": False}
 
     async def close(self) -> None:
         archive, self._archive = self._archive, None  # readers keep it open until they have finished

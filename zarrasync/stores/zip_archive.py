@@ -9,7 +9,6 @@ import weakref
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from zarrasync import formats
@@ -17,7 +16,8 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.metadata.conventions import ome_archive_comment
-from zarrasync.stores.local_files import check_regular, open_regular_file
+from zarrasync.stores.local_files import CLOEXEC, check_regular, open_regular_file, read_fully
+from zarrasync.stores.local_locks import fcntl
 from zarrasync.stores.values import Request
 from zarrasync.stores.zip_format import (
     DAMAGE_ERRORS,
@@ -31,12 +31,6 @@ from zarrasync.stores.zip_format import (
     members_of,
     verify,
 )
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows, where archives are not locked
-    fcntl = None
 
 
 class ReadableArchive:
@@ -86,15 +80,11 @@ class ReadableArchive:
             self.comment = archive.comment
             return members_of(archive, size)
 
-    def _pread(self, size: int, offset: int) -> bytes:
+    def _pread(self, size: int, offset: int) -> Buffer:
         if size <= 0:
             return b""
         if self._has_pread:
-            parts, missing = [], size
-            while missing and (part := os.pread(self._file.fileno(), missing, offset + size - missing)):
-                parts.append(part)
-                missing -= len(part)
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            data = read_fully(self._file.fileno(), offset, size, None)
         else:
             with self._file_lock:
                 self._file.seek(offset)
@@ -223,11 +213,11 @@ class WriteableArchive(ReadableArchive):
 
 def _open_and_lock(path: Path, mode: str) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    flags = os.O_RDWR | os.O_CREAT | CLOEXEC
     handle = os.open(path, flags | (os.O_EXCL if mode == "x" else 0), 0o666)
     try:
         check_regular(os.fstat(handle), str(path))
-        if fcntl is not None:
+        if fcntl is not None:  # on Windows, archives are not locked
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if mode == "w":
             os.ftruncate(handle, 0)

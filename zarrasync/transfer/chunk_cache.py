@@ -19,7 +19,7 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.loop_turns import take_turn
 from zarrasync._concurrency.offload import compute, run_in_worker
-from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
+from zarrasync._concurrency.semaphores import FifoSemaphore, Held
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.config import Config
 from zarrasync.indexing.chunk_runs import ChunkRun, split_chunks
@@ -214,7 +214,7 @@ class ChunkCache:
             return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.is_local))
         with self._lock:
             turn = self._turns.setdefault(name, FifoSemaphore(1))
-        async with Permits(turn, 1):
+        async with Held(turn, 1):
             found = self._trusted(selection)  # another thread has just read them
             rest = [coords for coords in missing if coords not in found]
             return {**found, **(await self._load(chunks, rest) if rest else {})}

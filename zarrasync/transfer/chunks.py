@@ -8,13 +8,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import SingleFlight
-from zarrasync._concurrency.semaphores import Permits, byte_budget
+from zarrasync._concurrency.semaphores import Held, byte_budget
 from zarrasync._kernel.library import can_confine, kernel
 from zarrasync._kernel.structs import ArrayStruct, Worker
 from zarrasync.codecs import BoundChain
@@ -26,6 +26,7 @@ from zarrasync.indexing.chunk_runs import AnyRun, PointRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import DirectFiles, Store
+from zarrasync.stores.values import Value
 from zarrasync.transfer.kernel.ranges import RangesReader
 from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
 
@@ -75,20 +76,6 @@ _has_lock: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 """Whether the interpreter runs one thread at a time, as all but free-threaded builds do."""
 
 
-class CachedIndex(NamedTuple):
-    """A shard's encoded index.
-
-    Attributes:
-        data: The index as it is stored.
-        version: The version of the shard.
-        size: The size of the shard in bytes, if known.
-    """
-
-    data: bytes
-    version: object
-    size: int | None
-
-
 class ShardIndexCache:
     """Indexes by key. The least recently used ones are removed first.
 
@@ -100,11 +87,11 @@ class ShardIndexCache:
     """
 
     def __init__(self, capacity: int = 8 << 20) -> None:
-        self._indexes: OrderedDict[str, CachedIndex] = OrderedDict()
+        self._indexes: OrderedDict[str, Value] = OrderedDict()
         self._room = capacity
         self._lock = thread_lock()
 
-    def get(self, key: str) -> CachedIndex | None:
+    def get(self, key: str) -> Value | None:
         """Return the index of a shard, if it is cached."""
         with self._lock:
             index = self._indexes.get(key)
@@ -112,7 +99,7 @@ class ShardIndexCache:
                 self._indexes.move_to_end(key)
             return index
 
-    def put(self, key: str, index: CachedIndex) -> None:
+    def put(self, key: str, index: Value) -> None:
         """Cache the index of a shard."""
         with self._lock:
             self._remove(key)
@@ -303,7 +290,7 @@ class Chunks:
         """
         if nbytes <= SMALL and self.store.blocking:
             return _NO_BUDGET
-        return Permits(byte_budget(self.config), nbytes)
+        return Held(byte_budget(self.config), nbytes)
 
     def check_chunk_size(self) -> None:
         """Check that chunks are not larger than ``config.max_chunk_bytes``.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from zarrasync.codecs.byte_ranges import Locator, Piece, Range, adrive_search, drive_search
+from zarrasync._concurrency.drive import drive
+from zarrasync.codecs.byte_ranges import Locator, Piece, Range, run_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun
 from zarrasync.stores.values import Request, Value, clip
-from zarrasync.transfer.chunks import CachedIndex
 from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement
 
@@ -77,10 +77,10 @@ class ShardSearch:
 
         has_cached = self._cached is not None
         try:
-            self.pieces = await adrive_search(self._locator, fetch_ranges)
+            self.pieces = await run_search(self._locator, fetch_ranges)
             if has_cached and self._finds_nothing():
                 self._start_again()
-                self.pieces = await adrive_search(self._locator, fetch_ranges)
+                self.pieces = await run_search(self._locator, fetch_ranges)
         except CodecError as error:
             self._placement.chunks.locate(error, self.key)
             raise
@@ -90,11 +90,11 @@ class ShardSearch:
         """Search inside a value that was fetched whole; return the pieces with their bytes, ``None`` if it is absent."""
         view = None if value is None else memoryview(value)
 
-        def slice_ranges(ranges: Sequence[Range]) -> list[Buffer | None]:
+        async def slice_ranges(ranges: Sequence[Range]) -> list[Buffer | None]:
             return [None if view is None else clip(view, request) for request in self._requests(ranges)]
 
         try:
-            self.pieces = drive_search(self._locator, slice_ranges)
+            self.pieces = drive(run_search(self._locator, slice_ranges))
         except CodecError as error:
             self._placement.chunks.locate(error, self.key)
             raise
@@ -158,7 +158,7 @@ class ShardSearch:
             self._knows_version = True
             self.version, self._size = next(((v.version, v.size) for v in values if v is not None), (None, None))
             if len(values) == 1 and (value := values[0]) is not None and value.version is not None:
-                index = CachedIndex(bytes(value.data), value.version, value.size)
+                index = value._replace(data=bytes(value.data))
                 self._indexes.put(self.key, index)
                 return [index.data]
         elif any(value is None or value.version != self.version for value in values):

@@ -155,7 +155,7 @@ class Slow(stores.MemoryStore):
 
     async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
         if "/c/" in key:
-            clock.sleep_blocking(0.02)
+            clock.current().sleep_blocking(0.02)
         return await super().put(key, data, if_version=if_version)
 
 

@@ -77,7 +77,9 @@ def head(*lines: str, status: str = "200 OK") -> bytes:
 
 @asynccontextmanager
 async def client_of(server: Server) -> AsyncIterator[http1.Client]:
-    client = await http1.Client.make(server.url, {"User-Agent": "test"}, decodes=True, limiter=AdaptiveLimiter(8))
+    client = http1.Client(
+        await pools.pool_of(server.url), {"User-Agent": "test"}, decodes=True, limiter=AdaptiveLimiter(8)
+    )
     try:
         yield client
     finally:

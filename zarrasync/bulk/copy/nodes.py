@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
-from zarrasync._concurrency.semaphores import Permits, byte_budget
+from zarrasync._concurrency.semaphores import Held, byte_budget
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.jobs.verification import difference
 from zarrasync.bulk.reports import CopyReport
@@ -396,7 +396,7 @@ async def copy_files(
         if is_kept and not verify:
             report.skipped += 1
             return
-        async with Permits(budget, size):
+        async with Held(budget, size):
             (value,) = await run_on_store(partial(source.fetch, [Request(key)]), source)
             if value is None:
                 return

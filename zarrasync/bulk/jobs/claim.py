@@ -353,7 +353,7 @@ def wait_for_jobs(store: Store, path: str, wait: float) -> None:
             raise folder.conflict(
                 f"another job writes {folder.dataset}, and did not end within {wait:.0f} s; repeat the call when it has ended"
             )
-        clock.sleep_blocking(POLL_SECONDS)
+        clock.current().sleep_blocking(POLL_SECONDS)
 
 
 def _unfinished_plan(content: Entry, folder: ClaimFolder) -> WriteConflictError:

@@ -197,7 +197,7 @@ class ClaimFolder:
                     f"{self._store!r}; repeat the call when they have ended",
                     key=running[0],
                 )
-            clock.sleep_blocking(POLL_SECONDS)
+            clock.current().sleep_blocking(POLL_SECONDS)
 
     # -------------------------------------------------------------- notes for other processes
 

@@ -290,7 +290,7 @@ class ClaimedWork(PlannedWork):
                     f"first task {min(missing)}; run them first",
                     path=self.path,
                 )
-            clock.sleep_blocking(_POLL_SECONDS)
+            clock.current().sleep_blocking(_POLL_SECONDS)
 
     def is_finished(self, claim: Claim) -> bool:
         return self._run(self.is_published())

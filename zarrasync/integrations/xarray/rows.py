@@ -161,7 +161,7 @@ async def _catch_up(job: WriteJob, appends: Sequence[VariablePlan], claimed: Seq
         while length < first:
             if clock.monotonic() > end:
                 raise _uneven(job, plan.name, length, first)
-            await clock.sleep(pause)
+            await clock.current().sleep(pause)
             pause = min(2 * pause, 0.5)
             array = job.arrays[plan.name]
             await array.refresh()

@@ -141,7 +141,7 @@ def _wait_for_foreign_threads() -> None:
         python_threads = {thread.ident for thread in threading.enumerate()}
         if not set(sys._current_frames()) - python_threads:  # noqa: SLF001  # documented, despite its name
             break
-        clock.sleep_blocking(0.001)
+        clock.current().sleep_blocking(0.001)
 
 
 # ------------------------------------------------------------------ identities

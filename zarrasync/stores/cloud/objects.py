@@ -20,6 +20,7 @@ from zarrasync._util.redact import redact
 from zarrasync.config import Config
 from zarrasync.stores.cloud.buckets import kind_of, region_of
 from zarrasync.stores.errors import concerns_key
+from zarrasync.stores.http.connection import pool_of
 from zarrasync.stores.http.responses import Response, UnsupportedResponse, parse_value, raise_if_transient, range_header
 from zarrasync.stores.http.session import Client, supports
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue, TransientError, connection_failure
@@ -73,7 +74,7 @@ class PresignedRequests:
             return None
         origin = f"{parts.scheme}://{parts.netloc}"
         # Objects with a content encoding are returned as stored.
-        client = await Client.make(origin, headers, decodes=False, limiter=limiter)
+        client = Client(await pool_of(origin), headers, decodes=False, limiter=limiter)
         return cls(client, access, len(origin), missing | {404})
 
     def supports(self, method: str) -> bool:

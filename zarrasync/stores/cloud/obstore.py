@@ -87,8 +87,8 @@ class ObjectStore(RemoteStore):
         ValueError: If ``missing`` contains another status.
     """
 
-    _fallback_store: Store | None
-    _unretried: UnretriedTwin | None = None
+    _unretried: UnretriedTwin | None
+    _unshared = ("_fallback_store", "_former", "_presigned", "_region", "_unretried")
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ObjectStore(RemoteStore):
         missing: Iterable[int] = (),
         instead: Callable[[], Store] | None = None,
     ) -> None:
-        self._make_fallback, self._fallback_store = instead, None
+        self._make_fallback = instead
         self.missing = missing_statuses(missing, REFUSALS)
         self.settings = config.get()
         self.prefix = check_prefix(prefix)
@@ -112,6 +112,10 @@ class ObjectStore(RemoteStore):
         if kind_of(store) in ("S3Store", "GCSStore", "AzureStore"):
             self.access = "anonymous" if is_anonymous(store) else "credentials"
         self.store = in_region(store, region) if (region := known_region(store)) else store
+        self._make_unshared()
+
+    def _make_unshared(self) -> None:
+        self._fallback_store: Store | None = None
         self._former: list[PerLoop[PresignedRequests | None]] = []
         self._make_clients()
 
@@ -199,15 +203,6 @@ class ObjectStore(RemoteStore):
     def __repr__(self) -> str:
         prefix = f", prefix={self.prefix!r}" if self.prefix else ""
         return f"ObjectStore({redact(repr(self.store))}{prefix})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        excluded = ("_presigned", "_former", "_region", "_unretried")
-        state = {name: value for name, value in self.__dict__.items() if name not in excluded}
-        return {**state, "_fallback_store": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _former=[])
-        self._make_clients()
 
     def _fallback(self) -> Store | None:
         """Return the store to use instead of this one in a process where obstore does not work; otherwise ``None``."""

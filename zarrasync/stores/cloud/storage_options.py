@@ -6,10 +6,10 @@ import inspect
 import os
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from zarrasync._util.advice import most_similar
 from zarrasync._util.redact import public_url
 from zarrasync.stores.cloud.credentials import RefreshingToken, read_profile
 
@@ -208,10 +208,9 @@ def check_names(kind: type, options: Iterable[str]) -> None:
     """
     constructors = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
     parameters = {name for constructor in constructors for name in inspect.signature(constructor).parameters}
-    for name in options:
-        similar = get_close_matches(name, parameters, 1, 0.85) if name not in parameters else ()
-        if similar:
-            raise TypeError(f"{kind.__name__} has no option {name!r}; it has {similar[0]!r}")
+    for name in sorted({*options} - parameters):
+        if similar := most_similar(name, parameters, 0.85):
+            raise TypeError(f"{kind.__name__} has no option {name!r}; it has {similar!r}")
 
 
 def environment_variable(names: Iterable[str]) -> str:

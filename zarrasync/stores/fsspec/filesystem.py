@@ -14,6 +14,7 @@ from zarrasync._concurrency.backoff import RetryCounts, pause
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._concurrency.offload import run_abandonable
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._concurrency.semaphores import Held
 from zarrasync._util.advice import suggest
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
@@ -49,6 +50,8 @@ class Filesystem:
         protocol: Its first protocol.
         blocking: Whether its methods block.
         service: What its paths refer to.
+        instances: The instance of an asynchronous filesystem for each event loop.
+        unretried: The same for s3fs, with instances that make each request once.
     """
 
     def __init__(self, fs: Any, allow_targets: Iterable[str] = ()) -> None:
@@ -64,8 +67,8 @@ class Filesystem:
         self._make_instances()
 
     def _make_instances(self) -> None:
-        self._instances: PerLoop[Any] = PerLoop(self._make_instance, _close)
-        self._unretried: PerLoop[Any] = PerLoop(partial(self._make_instance, retries=False), _close)
+        self.instances: PerLoop[Any] = PerLoop(self._make_instance, _close)
+        self.unretried: PerLoop[Any] = PerLoop(partial(self._make_instance, retries=False), _close)
 
     @property
     def document(self) -> str:
@@ -82,7 +85,7 @@ class Filesystem:
         return self.protocol != "memory"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_instances", "_unretried")}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("instances", "unretried")}
         return state if self.shareable else {**state, "template": _ForeignMemory.wrap(self.template)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -90,14 +93,6 @@ class Filesystem:
         if isinstance(self.template, _ForeignMemory):
             self.template = self.template.unwrap()
         self._make_instances()
-
-    async def instance(self) -> Any:
-        """Return the running loop's instance of an asynchronous filesystem."""
-        return await self._instances.get()
-
-    async def unretried_instance(self) -> Any:
-        """Return the running loop's instance of s3fs that makes each request once."""
-        return await self._unretried.get()
 
     async def _make_instance(self, *, retries: bool = True) -> Any:
         template = self.template
@@ -130,23 +125,21 @@ class Filesystem:
             work = partial(getattr(self.template, operation), *args, **options)
             # An abandoned write would go on, and could overwrite later ones.
             return call_blocking(work, self.protocol, seconds) if operation in _QUICK_OPERATIONS else work()
-        fs = await self.instance()
-        semaphore = limiter()
-        await semaphore.acquire()
-        try:
-            make = partial(getattr(fs, f"_{operation}"), *args, **options)
-            limit = 0.0 if operation in _LONG_OPERATIONS else seconds
-            return await run_request(make, _VERBS.get(operation, "read"), limit)
-        except FileNotFoundError as error:
-            raise missing_error(error) from error
-        finally:
-            semaphore.release()
+        fs = await self.instances.get()
+        make = partial(getattr(fs, f"_{operation}"), *args, **options)
+        async with Held(limiter()):
+            try:
+                return await run_request(
+                    make, _VERBS.get(operation, "read"), 0.0 if operation in _LONG_OPERATIONS else seconds
+                )
+            except FileNotFoundError as error:
+                raise missing_error(error) from error
 
     async def close(self) -> None:
         """Close the running loop's instances."""
         if not self.blocking:
-            await self._instances.close()
-            await self._unretried.close()
+            await self.instances.close()
+            await self.unretried.close()
 
 
 def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[Any, str]:
@@ -175,34 +168,25 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             options["config_kwargs"] = extra
     if SERVICES.get(protocol) == "gcs" and options.pop("anon", False):
         options["token"] = "anon"  # noqa: S105  # it means no credentials
+    is_reference = "reference" in [part.partition("://")[0] for part in url.split("::")]
+    # Constructors of other filesystems read documents and archives, whose libraries have other errors.
+    kinds = OSError if is_reference else Exception
     try:
-        if "reference" in _protocols(url):
-            try:
-                return _open_references(url, options)
-            except OSError as error:
-                raise StoreError(
-                    f"{redact(url)!r} cannot be opened: {type(error).__name__}: {redact(str(error))}"
-                ) from error
-        classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
-        if len(classes) == 1:
-            check_names(classes[0], options)
+        if not is_reference:
+            classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
+            if len(classes) == 1:
+                check_names(classes[0], options)
         try:
-            fs, path = url_to_fs(url, **options)
+            return _open_references(url, options) if is_reference else url_to_fs(url, **options)
         except ImportError:
             raise
-        except Exception as error:  # constructors read documents and archives, whose libraries have other errors
+        except kinds as error:
             raise StoreError(
                 f"{redact(url)!r} cannot be opened: {type(error).__name__}: {redact(str(error))}"
             ) from error
     except ImportError as error:
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
-    return fs, path
-
-
-def _protocols(url: str) -> list[str]:
-    """Return the protocols of a URL or chain, the outermost first."""
-    return [part.partition("://")[0] for part in url.split("::")]
 
 
 def _open_references(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -18,10 +18,8 @@ from zarrasync.stores.http.session import GeneralClient
 from zarrasync.stores.remote import TransientError
 from zarrasync.stores.values import Request, Value
 
-_limit: ContextVar[int | None] = ContextVar("limit", default=None)
-"""The limit of reads that other filesystems make, which have no argument for it."""
-_limiter: ContextVar[AdaptiveLimiter | None] = ContextVar("limiter", default=None)
-"""The limiter of the requests of these reads."""
+_limits: ContextVar[tuple[int | None, AdaptiveLimiter | None]] = ContextVar("limits", default=(None, None))
+"""The limit of reads that other filesystems make, which have no argument for it, and the limiter of their requests."""
 
 
 class _StatusError(Exception):
@@ -51,7 +49,7 @@ async def read(fs: Any, path: str, request: Request) -> Value:
         FileNotFoundError: If the file does not exist.
         TransientError: If repeating the request may help.
     """
-    client = GeneralClient(await fs.set_session(), fs.client_kwargs, fs.kwargs, _limiter.get())
+    client = GeneralClient(await fs.set_session(), fs.client_kwargs, fs.kwargs, _limits.get()[1])
     response = await client.get(fs.encode_url(path), range_header(request), request.limit)
     raise_if_transient(response)
     if response.status == 404:
@@ -74,17 +72,16 @@ def limited(limit: int | None, limiter: AdaptiveLimiter | None = None) -> Iterat
         limit: The most bytes that ``cat_file`` may receive or decode for a file; ``None`` for any number.
         limiter: The limiter that the caller passes with each read. It learns from the answers.
     """
-    tokens = _limit.set(limit), _limiter.set(limiter)
+    token = _limits.set((limit, limiter))
     try:
         yield
     finally:
-        _limit.reset(tokens[0])
-        _limiter.reset(tokens[1])
+        _limits.reset(token)
 
 
 def limit() -> int | None:
     """Return the most bytes that a file may have; ``None`` for any number."""
-    return _limit.get()
+    return _limits.get()[0]
 
 
 async def cat_file(fs: Any, path: str, start: int | None = None, end: int | None = None, **_: Any) -> Buffer:
@@ -97,9 +94,9 @@ async def cat_file(fs: Any, path: str, start: int | None = None, end: int | None
     """
     first = start or 0
     if first < 0:
-        request = Request(path, length=-first, suffix=True, limit=_limit.get())
+        request = Request(path, length=-first, suffix=True, limit=limit())
     else:
-        request = Request(path, first, None if end is None else max(end - first, 0), limit=_limit.get())
+        request = Request(path, first, None if end is None else max(end - first, 0), limit=limit())
     return (await read(fs, path, request)).data
 
 

@@ -7,7 +7,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -16,13 +16,14 @@ from zarrasync import config
 from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.semaphores import Held
 from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import public_url, redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.base import Directories
-from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
+from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error, store_errors
 from zarrasync.stores.fsspec import http, s3
 from zarrasync.stores.fsspec.filesystem import Filesystem, is_local, open_url, read_file
 from zarrasync.stores.fsspec.identity import (
@@ -87,6 +88,8 @@ class FsspecStore(RemoteStore):
         ValueError: If ``missing`` contains another status.
     """
 
+    _unshared = ("_bucket_checks",)
+
     def __init__(
         self,
         fs: Any,
@@ -129,6 +132,9 @@ class FsspecStore(RemoteStore):
         self.exclusive_locks = self.protocol == "memory" or (
             self.local_store is not None and self.local_store.exclusive_locks
         )
+        self._make_unshared()
+
+    def _make_unshared(self) -> None:
         self._bucket_checks = SingleFlight()
 
     @classmethod
@@ -202,13 +208,6 @@ class FsspecStore(RemoteStore):
         path = public_url(self.path) if "://" in self.path else self.path.partition("?")[0]
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_bucket_checks"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._bucket_checks = SingleFlight()
-
     async def close(self) -> None:
         await self._filesystem.close()
 
@@ -280,7 +279,7 @@ class FsspecStore(RemoteStore):
 
     async def _attempt(self, path: str, options: Mapping[str, Any], request: Request) -> Value:
         """Make one attempt to read; most filesystems implement retries."""
-        fs = await self._filesystem.instance()
+        fs = await self._filesystem.instances.get()
         try:
             if self._read is None:
                 return Value(await fs._cat_file(path, **options))
@@ -322,10 +321,8 @@ class FsspecStore(RemoteStore):
 
     async def _past_end(self, request: Request, error: Exception) -> Value | None:
         """Return no bytes if a byte range is past the end. The same error may have another cause, which is raised."""
-        try:
+        with store_errors(request.key, "read", self):
             size = (await self._call("info", self._path(request.key)))["size"]
-        except Exception as other:
-            raise store_error(other, request.key, "read", self) from other
         if size is not None and (request.start >= size or (request.suffix and size == 0)):
             return Value(b"", size=size)
         raise store_error(error, request.key, "read", self) from error
@@ -410,12 +407,9 @@ class FsspecStore(RemoteStore):
         options: dict[str, Any] = {"detail": detail}
         if operation == "ls" and not self.blocking:
             options["refresh"] = True
-        try:
+        with store_errors(prefix, "list", self), suppress(*_ABSENCE_ERRORS):
             return await self._call(operation, path, **options)
-        except _ABSENCE_ERRORS:
-            return []
-        except Exception as error:
-            raise store_error(error, prefix, "list", self) from error
+        return []
 
     # -------------------------------------------------------------- local files
 
@@ -460,30 +454,28 @@ class FsspecStore(RemoteStore):
 
     async def _put_if(self, key: str, value: bytes, expected: object, mark: str) -> object:
         """Make one attempt at a conditional write on S3."""
-        fs = await self._filesystem.unretried_instance()
+        fs = await self._filesystem.unretried.get()
         condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
         options = {**condition, "Metadata": {WRITE_MARK: mark}}
-        semaphore = self.limiter()
-        await semaphore.acquire()
-        try:
-            put = partial(s3.put_conditionally, fs, self._path(key), value, options)
-            return (await run_request(put, "write", self.settings.request_timeout)).get("ETag")
-        except Exception as error:
-            if s3.is_conflict(error):
-                raise self._conflict(key) from error
-            if s3.is_unsupported_condition(error):
-                raise self._conditions_unsupported() from error
-            failure, status = store_error(error, key, "write", self), s3.status_of(error)
-            (semaphore.on_overload if status in OVERLOAD else semaphore.on_failure)()
-            if status is None or status in TRANSIENT_FOR_WRITES:
-                raise UnknownOutcome(failure, answered=status is not None) from error
-            raise failure from error
-        finally:
-            semaphore.release()
+        put = partial(s3.put_conditionally, fs, self._path(key), value, options)
+        limiter = self.limiter()
+        async with Held(limiter):
+            try:
+                return (await run_request(put, "write", self.settings.request_timeout)).get("ETag")
+            except Exception as error:
+                if s3.is_conflict(error):
+                    raise self._conflict(key) from error
+                if s3.is_unsupported_condition(error):
+                    raise self._conditions_unsupported() from error
+                failure, status = store_error(error, key, "write", self), s3.status_of(error)
+                (limiter.on_overload if status in OVERLOAD else limiter.on_failure)()
+                if status is None or status in TRANSIENT_FOR_WRITES:
+                    raise UnknownOutcome(failure, answered=status is not None) from error
+                raise failure from error
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value on S3, and the mark of the write that stored it."""
-        fs = await self._filesystem.instance()
+        fs = await self._filesystem.instances.get()
         try:
             return await self._request(key, "read", partial(s3.look_up, fs, self._path(key)))
         except StoreError:
@@ -499,12 +491,8 @@ class FsspecStore(RemoteStore):
             raise self._unsupported("compare versions")
         if not self.writeable:
             raise self._unsupported("erase")
-        try:
+        with store_errors(key, "erase", self), suppress(*_ABSENCE_ERRORS):
             await self._call("rm_file", self._path(key))
-        except _ABSENCE_ERRORS:
-            pass
-        except Exception as error:
-            raise store_error(error, key, "erase", self) from error
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)
@@ -520,10 +508,8 @@ class FsspecStore(RemoteStore):
         bucket, _, prefix = self.path.partition("/")
         objects = [{"Key": f"{prefix}/{key}" if prefix else key} for key in keys]
         delete = {"Objects": objects, "Quiet": True}
-        try:
+        with store_errors(keys[0], "erase", self):
             answer = await self._call("call_s3", "delete_objects", Bucket=bucket, Delete=delete)
-        except Exception as error:
-            raise store_error(error, keys[0], "erase", self) from error
         for failure in answer.get("Errors", ()):
             key, message = failure.get("Key"), failure.get("Message")
             raise StoreError(f"could not erase {key!r}: {message}", key=str(key))
@@ -535,10 +521,8 @@ class FsspecStore(RemoteStore):
         await super().erase_prefix(prefix)
         path = self._path(prefix.rstrip("/"))
         if self.blocking and prefix and await self._call("isdir", path):  # otherwise directories would remain
-            try:
+            with store_errors(prefix, "erase", self):
                 await self._remove_directory(path)
-            except Exception as error:
-                raise store_error(error, prefix, "erase", self) from error
 
     async def _remove_directory(self, path: str) -> None:
         """Remove a directory of a blocking filesystem and everything below it."""

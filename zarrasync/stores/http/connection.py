@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from zarrasync._concurrency.cancel import retrieve
 from zarrasync._concurrency.offload import name_lookup
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.memory import BudgetExceeded, check_budget
@@ -303,7 +304,7 @@ class ConnectionPool:
         failed = task is not None and task.done() and (task.cancelled() or task.exception() is not None)
         if task is None or failed or now - self._lookup_time > _DNS_SECONDS:
             task = self._lookup = self._loop.create_task(name_lookup(self._host, self._port))
-            task.add_done_callback(_retrieve)  # all callers may be cancelled before it fails
+            task.add_done_callback(retrieve)  # all callers may be cancelled before it fails
             self._lookup_time = now
         return await asyncio.shield(task)
 
@@ -358,12 +359,6 @@ class ConnectionPool:
             connection.transport.abort()
         if lost:
             await asyncio.wait(lost)
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Mark an error as retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _idle_limit() -> int:

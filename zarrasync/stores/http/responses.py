@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import email.utils
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from zarrasync._concurrency import clock
@@ -97,9 +97,8 @@ def parse_head(data: bytes) -> Head:
     del lines[0]
     for line in lines:
         name, _, value = line.partition(":")
-        headers[name.lower()] = value.strip(" \t")
-    if len(headers) < len(lines):
-        headers = _merge_fields(lines)
+        name, value = name.lower(), value.strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     status = int(code)
     chunked, length = _framing(status, version, headers)
     if status in _REDIRECTS:
@@ -127,15 +126,6 @@ def _framing(status: int, version: str, headers: Mapping[str, str]) -> tuple[boo
     if status in (204, 304):
         return False, 0
     return coding is not None, None if length is None else int(length.partition(",")[0])
-
-
-def _merge_fields(lines: Sequence[str]) -> dict[str, str]:
-    """Return header values by name. Values of the same name are joined by commas."""
-    values = dict[str, list[str]]()
-    for line in lines:
-        name, _, value = line.partition(":")
-        values.setdefault(name.lower(), []).append(value.strip(" \t"))
-    return {name: ", ".join(items) for name, items in values.items()}
 
 
 def _describe_invalid(head: str) -> str:

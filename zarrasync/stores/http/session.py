@@ -61,11 +61,6 @@ class Client:
         self._decodes, self._pool, self._limiter = decodes, pool, limiter
         pool.clients += 1
 
-    @classmethod
-    async def make(cls, url: str, headers: Mapping[str, str], *, decodes: bool, limiter: AdaptiveLimiter) -> Client:
-        """Return a client for the server of a URL, on the running loop."""
-        return cls(await pool_of(url), headers, decodes=decodes, limiter=limiter)
-
     async def get(self, target: str, header_lines: str = "", limit: int | None = None) -> Response:
         """Send a GET request.
 
@@ -168,7 +163,7 @@ class Session:
         lean_headers = headers if has_user_agent else {**headers, "User-Agent": _USER_AGENT}
         lean = None
         if not client_options and not request_options and supports(base + query, lean_headers):
-            lean = await Client.make(base, lean_headers, decodes=True, limiter=limiter)
+            lean = Client(await pool_of(base), lean_headers, decodes=True, limiter=limiter)
         return cls(base, lean, partial(GeneralClient.make, headers, client_options, request_options, limiter))
 
     async def get(self, target: str, byte_range: str, limit: int | None) -> Response:

@@ -75,6 +75,7 @@ class HTTPStore(RemoteStore):
     """
 
     writeable = False
+    _unshared = ("_sessions",)
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class HTTPStore(RemoteStore):
         self.headers, self.missing = dict(headers or {}), missing_statuses(missing) | {404}
         self.initial_concurrency, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         self._client_options, self._request_options = dict(client_options or {}), dict(request_options or {})
-        self._sessions = self._make_sessions()
+        self._make_unshared()
 
     @staticmethod
     def takes(options: Iterable[str]) -> bool:
@@ -126,7 +127,7 @@ class HTTPStore(RemoteStore):
         request_options = {name: options.pop(name) for name in sorted(_REQUEST_OPTIONS & options.keys())}
         return cls(url, headers=headers, client_options=client_options, request_options=request_options, **options)
 
-    def _make_sessions(self) -> PerLoop[Session]:
+    def _make_unshared(self) -> None:
         make = partial(
             Session.make,
             self._base,
@@ -136,7 +137,7 @@ class HTTPStore(RemoteStore):
             self._request_options,
             self.limiter(),
         )
-        return PerLoop(make, Session.close)
+        self._sessions = PerLoop(make, Session.close)
 
     @property
     def identity(self) -> Hashable:
@@ -184,13 +185,6 @@ class HTTPStore(RemoteStore):
         base = urlunsplit((parts.scheme, parts.netloc, "".join(f"/{name}" for name in above), "", ""))
         store.__setstate__({**self.__getstate__(), "_base": base})
         return store, path
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_sessions"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._sessions = self._make_sessions()
 
     async def close(self) -> None:
         await self._sessions.close()

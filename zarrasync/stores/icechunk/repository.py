@@ -1,19 +1,17 @@
-"""Repositories of icechunk by URL: reading a branch, tag or snapshot, and transactions in a branch, with its package."""
+"""Repositories of icechunk by URL, with its package: their sessions, places and permissions."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redact
-from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
-from zarrasync.stores.base import Store, Transaction
+from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.cloud.storage_options import (
     CREDENTIAL_PROVIDER,
     CREDENTIAL_VARIABLES,
@@ -21,41 +19,8 @@ from zarrasync.stores.cloud.storage_options import (
     environment_variable,
     to_obstore,
 )
-from zarrasync.stores.icechunk.sessions import DetachedTransaction, SessionTransaction, reason
+from zarrasync.stores.icechunk.sessions import reason
 from zarrasync.stores.locations import Location
-from zarrasync.stores.wrappers import PrefixStore
-from zarrasync.stores.zarr_python import ZarrPythonStore
-
-_VERSION = re.compile(r"(?:@|//)(?:(branch|tag)\.)?([^/]+)(?:/(.*))?", re.DOTALL)
-"""A version before the path: ``@branch.main/`` in Neuroglancer, ``//branch.main/`` in the specification of pipelines."""
-_NOTES = "zarrasync"
-"""The directory in the repository for notes about jobs."""
-
-
-def open_repository(location: Location, path: str) -> Location:
-    """Return the location of a path in a version of the repository at a location.
-
-    Args:
-        location: The location of the repository.
-        path: A version, unless it is the branch ``main``, and the path.
-
-    Raises:
-        ImportError: If icechunk is not installed.
-        ValueError: If icechunk cannot read from such a location.
-    """
-    match = _VERSION.fullmatch(path)
-    version = {"branch": "main"}
-    if match is not None:
-        kind, name, path = match[1] or "snapshot_id", unquote(match[2]), match[3] or ""
-        version = {kind: name}
-    try:
-        import icechunk  # noqa: F401  # a missing package is reported when the URL is given
-    except ImportError as error:
-        raise ImportError(
-            f"reading {redact(location.url)!r} requires the icechunk package: pip install icechunk"
-        ) from error
-    repository = Repository(redact(location.url), storage_at(location), version)
-    return location.inside(IcechunkStore(repository, location.open_directory), path)
 
 
 @dataclass
@@ -81,12 +46,9 @@ class Repository:
         return self.store is not None
 
     async def _open(self) -> None:
-        session = await run_in_new_thread(self._open_session)
+        session = await run_in_new_thread(partial(self._session, None, "readonly_session", **self.version))
         if self.store is None:  # another task may have been faster
             self.store, self.version = session.store, {"snapshot_id": session.snapshot_id}
-
-    def _open_session(self) -> Any:
-        return self._session(self.storage.make(), "readonly_session", **self.version)
 
     def begin(self, branch: str) -> tuple[Any, Callable[[], Any] | None]:
         """Return a session that changes a branch, and a function that returns the session to use for writes, if it differs.
@@ -170,6 +132,13 @@ class Repository:
         """Return the nodes that differ between two snapshots, in icechunk's form."""
         return self.open().diff(from_snapshot_id=begin, to_snapshot_id=end)
 
+    def properties(self, branch: str, begin: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the properties of the commits of a branch after a snapshot, the newest first."""
+        for commit in self.open().ancestry(branch=branch):
+            if commit.id == begin:
+                return
+            yield commit.metadata
+
     def __getattr__(self, name: str) -> Any:
         store = self.__dict__.get("store")
         if store is None or name.startswith("__"):
@@ -178,109 +147,6 @@ class Repository:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "store": None}
-
-    # Attributes by which an object is recognized as a store, before it is open.
-
-    def get_partial_values(self, *args: Any, **options: Any) -> Any:
-        """Forward to the session's store."""
-        return self.store.get_partial_values(*args, **options)
-
-    def list_prefix(self, prefix: str) -> Any:
-        """Forward to the session's store."""
-        return self.store.list_prefix(prefix)
-
-    def list_dir(self, prefix: str) -> Any:
-        """Forward to the session's store."""
-        return self.store.list_dir(prefix)
-
-
-@dataclass
-class _Branch:
-    """A branch of a repository; see ``Branch``."""
-
-    repository: Repository
-    name: str
-
-    def open_session(self) -> Any:
-        return self.repository.writable_session(self.name)
-
-    def compare(self, begin: str, end: str) -> Any:
-        return self.repository.compare(begin, end)
-
-    def properties(self, begin: str) -> Iterator[Mapping[str, Any]]:
-        for commit in self.repository.open().ancestry(branch=self.name):
-            if commit.id == begin:
-                return
-            yield commit.metadata
-
-
-class IcechunkStore(ZarrPythonStore):
-    """A version of an icechunk repository, read-only. Changes need a commit: of a transaction, or of a session of icechunk.
-
-    Args:
-        repository: The repository and version.
-        open_directory: Returns the store of the files of the repository.
-    """
-
-    _how_to_write = "write to repository.writable_session('main').store with icechunk, and commit"
-
-    def __init__(self, repository: Repository, open_directory: Callable[[], Store] | None = None) -> None:
-        super().__init__(repository)
-        self._open_directory = open_directory
-        self._repository = repository
-        self._url, self._storage = repository.url, repository.storage
-        ((self._kind, self._name),) = repository.version.items()  # a branch, while it is read at a snapshot
-        self.checks_bounds = True
-
-    @property
-    def identity(self) -> Hashable:
-        return ("icechunk", *self._storage.place, self._kind, self._name)
-
-    @property
-    def viewer(self) -> Hashable:
-        return self._storage.viewer
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_open_directory": None}
-
-    @property
-    def transactions(self) -> Self:
-        return self
-
-    def begin(self) -> Transaction:
-        session, begin = self._repository.begin(self._writeable_branch())
-        return SessionTransaction(session, begin, self._repository.compare, repr(self), self._name)
-
-    def detach(self) -> Transaction:
-        branch = self._writeable_branch()
-        if secrets := self._storage.secrets:
-            raise UnsupportedOperation(
-                f"independent tasks cannot write to {self!r}, because {secrets[0]} would be stored among its files; provide "
-                "credentials in environment variables instead of storage options"
-            )
-        session, begin = self._repository.begin(branch)
-        session = session if begin is None else begin()
-        return DetachedTransaction.begin(_Branch(self._repository, branch), session, repr(self), self.notes)
-
-    def attach(self, state: bytes) -> Transaction:
-        branch = _Branch(self._repository, self._writeable_branch())
-        return DetachedTransaction.of(branch, state, repr(self), self.notes)
-
-    @property
-    def notes(self) -> Store:
-        if self._open_directory is None:  # a copy in another process, which only reads
-            return self
-        return PrefixStore(self._open_directory(), f"{_NOTES}/{quote(self._name, safe='')}/")
-
-    def _writeable_branch(self) -> str:
-        if self._kind != "branch":
-            raise UnsupportedOperation(
-                f"cannot write to {self!r}, because only branches can change; write to {self._url!r} with @branch.NAME"
-            )
-        return self._name
-
-    def __repr__(self) -> str:
-        return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"
 
 
 # ------------------------------------------------------------------ places

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._util.advice import most_similar
 from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import MergedRows
@@ -411,7 +411,7 @@ def check_names(header: FileHeader, dim: str, requested: Layout) -> None:
 def _similar(name: str, names: Iterable[str]) -> str:
     """Return the name that a misspelt one probably means; empty without one."""
     known = {other.lower(): other for other in names}
-    return known.get(next(iter(get_close_matches(name.lower(), known, 1, 0.75)), ""), "")
+    return known.get(most_similar(name.lower(), known, 0.75), "")
 
 
 def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:

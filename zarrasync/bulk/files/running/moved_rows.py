@@ -72,7 +72,7 @@ def cut_before_moved(plan: FilesPlan, target: Target, claim: Claim) -> None:
     run_blocking(handle.store, publish_arrays(cut, handle))
     run_blocking(handle.store, publish_group(cut, handle, is_complete=False))
     claim.check()
-    clock.sleep_blocking(_GRACE_SECONDS)
+    clock.current().sleep_blocking(_GRACE_SECONDS)
 
 
 def _changed(

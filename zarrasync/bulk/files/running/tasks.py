@@ -16,7 +16,7 @@ from zarrasync import transfer
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
-from zarrasync._concurrency.semaphores import FifoSemaphore, Permits
+from zarrasync._concurrency.semaphores import FifoSemaphore, Held
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
@@ -151,7 +151,7 @@ class TaskRunner:
 
         async def write(item: tuple[ArrayPlan, Part]) -> None:
             source, target, region = self._source_of(*item)
-            async with Permits(memory, BlockPlan(source, target, region).nbytes):
+            async with Held(memory, BlockPlan(source, target, region).nbytes):
                 own = await write_blocks(
                     source,
                     target,

@@ -106,6 +106,11 @@ def packed() -> Any:
         xr.Dataset({"v": ("time", [1.0])}, {"time": [number]}).to_netcdf(f"{number}.nc", encoding=encoding)
 
 
+def unsigned() -> Any:
+    values = np.array([-2], "i1")
+    xr.Dataset({"v": ("time", values, {"_Unsigned": "true"})}, {"time": [0]}).to_netcdf("0.nc")
+
+
 def with_another_variable() -> Any:
     for number in range(2):
         names = ("v", "w")[: number + 1]
@@ -206,8 +211,8 @@ ROWS = [
     # files
     Row("files need the name of a dimension", "ingest", (["nc/day0.nc", "nc/day1.nc"], "a.zarr"), {}, lambda: days(0, 1)),
     Row("applies to single variables", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "dtype": "f8"}, lambda: days(0), (lambda za: za.ingest("nc/day0.nc", "a.zarr", **TIME, encoding={"t2m": {"dtype": "f8"}}),)),
-    Row("labels need the name of the dimension", "ingest", ("v20240101.npy", "a.zarr"), {"labels": "v%Y%m%d"}, lambda: np.save("v20240101.npy", np.ones((2, 2)))),
-    Row("append and region need the name", "ingest", ("nc/day0.nc", "a.zarr"), {"append": True}, lambda: days(0)),
+    Row("the name of the dimension along which files are joined", "ingest", ("v20240101.npy", "a.zarr"), {"labels": "v%Y%m%d"}, lambda: np.save("v20240101.npy", np.ones((2, 2)))),
+    Row("the name of the dimension along which files are joined", "ingest", ("nc/day0.nc", "a.zarr"), {"append": True}, lambda: days(0)),
     Row("a group exists at {place}; pass mode='w'", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "mode": "w-"}, lambda: ingested(0)),
     Row("were joined along {}; pass concat={}", "ingest", ("nc/day0.nc", "a.zarr"), {"concat": "lat"}, lambda: ingested(0)),
     Row("with other parameters (chunks", "ingest", ("nc/day1.nc", "a.zarr"), {**TIME, "chunks": {"time": 6}}, lambda: (days(1), ingested(0))),
@@ -226,6 +231,7 @@ ROWS = [
     Row("the destination already contains the label", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "append": True}, changed),
     Row("to convert both", "ingest", ("?.nc", "a.zarr"), TIME, of_two_types),
     Row("pass decode=True to store unpacked", "ingest", ("?.nc", "a.zarr"), TIME, packed),
+    Row("pass decode=True if the destination has no", "ingest", ("0.nc", "a.zarr"), {**TIME, "encoding": {"v": {"dtype": "i2"}}}, unsigned),
     Row("locate the rows by their labels", "ingest", ("nc/day1.nc", "a.zarr"), {**TIME, "region": slice(0, 24)}, lambda: ingested(0, 1)),
     Row("or pass on_gap='report'", "ingest", (["nc/day0.nc", "nc/day3.nc"], "a.zarr"), {**TIME, "on_gap": "error"}, lambda: days(0, 3)),
     Row("slice({}, {})} instead of append to write only", "ingest", ("0.npy", "a.zarr"), {**UNLABELLED, "append": True}, numbers_changed),
@@ -446,7 +452,6 @@ def test_advice_of_commands_works(row: Command, tmp_path: Path, monkeypatch: pyt
 ELSEWHERE = {
     "request them one after the other with f={}": "tests/server/test_edr.py",
     "on_late='insert' to insert them": "tests/bulk/files/test_late_files.py",
-    "reserve needs the name of the dimension": "like labels, which tests/bulk/files/test_name_labels.py tests",
     "on_bad_file='skip' to leave such files out": "tests/bulk/files/test_bad_files.py",
     "FileOptions(ignore_attributes=[{}]) to keep the first": "tests/bulk/files/test_differing_files.py",
     "or pass source=FileOptions(ignore_attributes=['units'])": "tests/bulk/files/test_differing_files.py",

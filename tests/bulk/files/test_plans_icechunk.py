@@ -175,11 +175,15 @@ def test_a_kill_between_the_commit_and_its_note(
     plan(paths, "--append")
     assert main(["ingest", "run", "job"]) == 0
 
-    def fail(claim: Claim) -> None:
-        raise StoreError("the process ended", key="")
+    update = Claim.update
+
+    def fail(claim: Claim, **values: Any) -> None:
+        if values.get("committed"):
+            raise StoreError("the process ended", key="")
+        update(claim, **values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Claim, "note_commit", fail)
+        patch.setattr(Claim, "update", fail)
         assert main(["ingest", "finish", "job"]) == 1
     history = messages(place)
     assert len(history) == 3

@@ -29,6 +29,8 @@ T = TypeVar("T")
 Entry: TypeAlias = dict[str, Any]
 """An entry as it is stored, with ``id``, ``owner``, ``beat`` and ``state``."""
 Change: TypeAlias = Callable[[Entry], Entry | None]
+FINISHED = b'{"finished": true}'
+"""What replaces the document of a process that has ended, if the store does not allow to erase it."""
 _BEAT_SECONDS = 3.0
 """Time between two renewals."""
 DEAD_SECONDS = 15.0
@@ -56,9 +58,9 @@ class Observed:
 
 
 def entry_of(value: Value | None) -> Entry:
-    """Return the entry of a document with one; ``{}`` if the document does not exist or is damaged."""
+    """Return the entry of a document with one; ``{}`` if the document does not exist, is damaged, or is of a finished process."""
     try:
-        content = {} if value is None else json.loads(bytes(value.data))
+        content = {} if value is None or value.data == FINISHED else json.loads(bytes(value.data))
     except (ValueError, RecursionError):
         content = {}
     if not isinstance(content, dict):

@@ -36,6 +36,16 @@ ROWS: dict[str, Any] = {"concat": "time", "layout": LAYOUT, "tasks": 3}
 RUN = "import sys; from zarrasync import sync; sync.open_plan(sys.argv[1]).run(int(sys.argv[2]))"
 
 
+class WithoutErasing(stores.WrapperStore):
+    """Refuses to erase, like a bucket whose policy allows no deletes."""
+
+    async def erase(self, key: str, **options: Any) -> None:
+        raise PermissionError(13, "AccessDenied")
+
+    async def erase_values(self, keys: Any) -> None:
+        raise StoreError("AccessDenied", key="")
+
+
 def names(folder: Path) -> list[str]:
     """Return the paths of all files."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -135,6 +145,28 @@ async def test_a_store_in_memory(api: Api, tmp_path: Path):
     await api(plan.run())
     await api(plan.finish())
     np.testing.assert_array_equal(sync.open_array(store, path="mask")[:], joined(paths).mask)
+
+
+async def test_without_permission_to_erase(api: Api, tmp_path: Path):
+    """Notes say that they are finished. A later, equal plan runs its tasks again, and other jobs are not kept away."""
+    paths, inner = write_days(tmp_path / "nc", range(4)), stores.MemoryStore()
+    store = WithoutErasing(inner)
+    await api(api.ingest_files(paths[:3], store, concat="time", layout=LAYOUT))
+    for _ in range(2):
+        plan = await api(api.plan_ingest(paths[:3], store, region="auto", concat="time", tasks=3))
+        with pytest.raises(NodeNotFoundError, match="3 tasks of 3 have not been run"):
+            await api(plan.finish())
+        for task in plan.tasks:
+            assert (await api(plan.run(task.number))).blocks > 0
+        assert (await api(plan.run(0))).skipped == 1
+        await api(plan.finish())
+        notes = sorted(key for key in await inner.list_prefix(".ingest/"))
+        assert ".ingest/plan.json" in notes
+        assert {bytes(await inner.get(key)) for key in notes} == {b'{"finished": true}'}
+        assert_same(inner, joined(paths[:3]), engine="zarrasync")
+        sync.open_array(inner, path="t2m", mode="r+")[30] = 0
+    await api(api.ingest_files(paths[3:], store, concat="time", append=True))
+    assert sync.open_array(inner, path="t2m").shape[0] == 4 * 24
 
 
 # ------------------------------------------------------------------ places

@@ -14,10 +14,21 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_PLAN, JOB_RECORD, JOB_TASK
 from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.stores import Request, Store
-from zarrasync.stores.leases import POLL_SECONDS, Entry, Observed, entry_of
+from zarrasync.stores.leases import FINISHED, POLL_SECONDS, Entry, Observed, entry_of
 
 KEPT = "kept"
 """The folder below, with values that the next job needs if this one is interrupted."""
+_REFUSED = "refused"
+"""The name of a value that exists if the store did not allow to erase another one."""
+
+
+async def erase_notes(store: Store, folder: str, keys: Sequence[str]) -> None:
+    """Erase values in the folder of a claim. If the store does not allow that, replace them by ones that mean nothing."""
+    try:
+        await store.erase_values(keys)
+    except (StoreError, PermissionError):
+        for key in (f"{folder}/{_REFUSED}", *keys):
+            await store.put(key, FINISHED)
 
 
 class ClaimFolder:
@@ -56,6 +67,11 @@ class ClaimFolder:
 
     def _keys(self) -> list[str]:
         return [*self._own_keys] if self.is_own else run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
+
+    def _get(self, key: str) -> bytes | None:
+        """Return a value; ``None`` if it does not exist, or could not be erased."""
+        data = run_blocking(self._store, self._store.get(key))
+        return None if data is None or data == FINISHED else bytes(data)
 
     def put(self, key: str, data: bytes = b"") -> None:
         """Store a value, such as the mark of a task, which is empty."""
@@ -124,7 +140,7 @@ class ClaimFolder:
     def erase(self, keys: Sequence[str]) -> None:
         """Erase values."""
         if keys:
-            run_blocking(self._store, self._store.erase_values(keys))
+            run_blocking(self._store, erase_notes(self._store, self.path, keys))
         for key in keys:
             self._own_keys.pop(key, None)
 
@@ -132,8 +148,11 @@ class ClaimFolder:
         """Return the numbers of the finished tasks of a plan."""
         if not self._has_marks:
             return set()
-        prefix = f"{self.path}/{JOB_TASK}{digest}-"
-        numbers = [key.removeprefix(prefix) for key in self._keys() if key.startswith(prefix)]
+        prefix, keys = f"{self.path}/{JOB_TASK}{digest}-", self._keys()
+        marks = [key for key in keys if key.startswith(prefix)]
+        if f"{self.path}/{_REFUSED}" in keys:  # there may be marks of an earlier, equal plan
+            marks = [key for key in marks if self._get(key) is not None]
+        numbers = [key.removeprefix(prefix) for key in marks]
         return {int(number) for number in numbers if number.isascii() and number.isdigit()}
 
     def check_finished(self, digest: str, count: int, known: Collection[int] = ()) -> None:
@@ -159,7 +178,7 @@ class ClaimFolder:
     def results(self, digest: str) -> Iterator[bytes]:
         """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""
         for number in sorted(self.finished(digest)):
-            yield run_blocking(self._store, self._store.get(self.task_key(digest, number))) or b""
+            yield self._get(self.task_key(digest, number)) or b""
 
     def forget_tasks(self) -> None:
         """Remove marks and notes, because the result is published, or other tasks will replace the values."""
@@ -185,11 +204,15 @@ class ClaimFolder:
             keys = run_blocking(self._store, self._store.list_prefix(f"{self.path}/"))
             notes = [key for key in keys if key.startswith(f"{self.path}/run-")]
             values = run_blocking(self._store, self._store.fetch([Request(key) for key in notes]))
-            found = zip(notes, map(entry_of, values), strict=True)
-            running = [key for key, note in found if not observed.setdefault(key, Observed()).is_over(note)]
-            is_interrupted |= len(running) < len(notes)
+            found = {
+                key: entry_of(value)
+                for key, value in zip(notes, values, strict=True)
+                if value and value.data != FINISHED
+            }
+            running = [key for key, note in found.items() if not observed.setdefault(key, Observed()).is_over(note)]
+            is_interrupted |= len(running) < len(found)
             if not running:
-                run_blocking(self._store, self._store.erase_values(notes))
+                self.erase([*found])
                 return is_interrupted
             if clock.monotonic() > end:
                 raise WriteConflictError(
@@ -207,7 +230,7 @@ class ClaimFolder:
 
     def transaction(self) -> bytes:
         """Return the state of the transaction of the plan that is not finished; empty without one."""
-        return run_blocking(self._store, self._store.get(f"{self.path}/transaction")) or b""
+        return self._get(f"{self.path}/transaction") or b""
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         """Store what will be published, so that another job can complete it if this process ends meanwhile."""
@@ -219,7 +242,7 @@ class ClaimFolder:
         Raises:
             StoreError: If the record is damaged.
         """
-        data = run_blocking(self._store, self._store.get(f"{self.path}/{JOB_RECORD}"))
+        data = self._get(f"{self.path}/{JOB_RECORD}")
         if data is None:
             return None
         try:

@@ -20,6 +20,7 @@ from zarrasync.nodes.erase import JOB_PLAN
 from zarrasync.nodes.node import JOB_FOLDER, run_blocking
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Request, Store, resolve
+from zarrasync.stores.leases import FINISHED
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,8 @@ class PlanLocation:
             return
         try:
             run_blocking(self.store, self.store.erase(self.key))
-        except StoreError:
-            run_blocking(self.store, self.store.put(self.key, b'{"finished": true}'))
+        except (StoreError, PermissionError):
+            run_blocking(self.store, self.store.put(self.key, FINISHED))
 
 
 def location_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanLocation:

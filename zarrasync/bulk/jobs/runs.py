@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from zarrasync._concurrency.cancel import ignore_cancellation
+from zarrasync.bulk.jobs.claim_folder import erase_notes
 from zarrasync.errors import WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store
 from zarrasync.stores.leases import DEAD_SECONDS, Lease, entry_of
@@ -60,10 +61,14 @@ class Run(Lease):
 
     def _erase_note(self, *, is_over: bool) -> None:
         """Remove the note, and a folder that it has created after the job, even if the call was cancelled."""
-        with ignore_cancellation():
-            self._run(self._store.erase(self._key))
+        self._erase(self._key)
         if is_over and self._token is not None and self._store.directories is not None:
             self._store.directories.remove_empty(f"{self._token.folder}/")
+
+    def _erase(self, key: str) -> None:
+        assert self._token is not None
+        with ignore_cancellation():
+            self._run(erase_notes(self._store, self._token.folder, [key]))
 
     def check(self) -> None:
         """Raise an error if others consider this run as ended."""
@@ -89,8 +94,7 @@ class Run(Lease):
             self._run(self.renew())
             self.check()
         except BaseException:
-            with ignore_cancellation():
-                self._run(self._store.erase(key))
+            self._erase(key)
             raise
 
     def _check_claim(self, token: FencingToken) -> None:

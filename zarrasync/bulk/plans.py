@@ -130,9 +130,9 @@ class LostWork(PlannedWork):
     """
 
     dest: NodeLocation
-    digest: str = ""  # pyright: ignore[reportIncompatibleVariableOverride]
+    digest: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]
     kind = "lost"
-    tasks: Sequence[Task] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+    tasks: Sequence[Task] = ()  # pyright: ignore[reportIncompatibleMethodOverride]
     notes: Sequence[str] = ("the document of the plan is lost, so that it can only be abandoned",)
     left_out: Sequence[str] = ()
     sizes: Sequence[Sizes] = ()

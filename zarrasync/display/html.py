@@ -145,7 +145,7 @@ def card(kind: str, name: str, head: str, facts: Mapping[str, str], picture: str
         name: The name of the node.
         head: The rest of the first line.
         facts: The text of each fact by its name.
-        picture: The picture beside the facts.
+        picture: The picture next to the facts.
         more: What follows below.
     """
     return _wrapped(

@@ -64,15 +64,19 @@ def from_zarr(
     Returns:
         A ``dask.array.Array``.
     """
-    options: dict[str, Any] = {"path": path, "zarr_format": zarr_format, "storage_options": storage_options}
-    array = store if isinstance(store, sync.Array) else sync.open_array(store, **options, config=config)
+    if isinstance(store, sync.Array):
+        array = store
+    else:
+        array = sync.open_array(
+            store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
+        )
     blocks = _automatic_blocks(array) if isinstance(chunks, str) and chunks == "auto" else chunks
     # An empty array as a sample of blocks, so that dask need not read one.
     meta = np.empty((0,) * array.ndim, object if array.dtype.kind == "T" else array.dtype)
     if array.dtype.kind == "T":
         meta = meta.astype(array.dtype)
-    kept: dict[str, Any] = {"lock": False, "asarray": False, "inline_array": inline_array, "meta": meta}
-    return da.from_array(array, chunks=blocks, name=name, **kept)
+    make: Any = da.from_array  # untyped
+    return make(array, chunks=blocks, name=name, lock=False, asarray=False, inline_array=inline_array, meta=meta)
 
 
 def _automatic_blocks(array: sync.Array) -> tuple[Any, ...]:

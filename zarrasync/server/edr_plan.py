@@ -266,7 +266,7 @@ def _located(axis: GridAxis, query: Query | None) -> Index:
 
 
 def _completed(draft: Plan, coordinates: Mapping[str, npt.NDArray[Any]], **options: Any) -> Plan:
-    """Return a plan with these coordinates, and with those of the selected positions: of points, only the times."""
+    """Return a plan with these coordinates, and with the coordinates of the selected positions: of points, only the times."""
     roles = [role for role in draft.numbers if role not in coordinates and (role == "t" or "points" not in options)]
     selected = {role: draft.axis(role).values[draft.indices[draft.numbers[role]]] for role in roles}
     return replace(draft, coordinates=selected | dict(coordinates), **options)

@@ -288,7 +288,7 @@ def _key_of(path: Path) -> str:
 
 
 def _read(path: Path) -> _Entry | None:
-    """Return the entry in a file; ``None`` if there is none, or it is damaged, or has the key of another one."""
+    """Return the entry in a file; ``None`` if the file does not exist, is damaged, or contains another key."""
     from crc32c import crc32c
 
     try:

@@ -72,7 +72,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
 
 @contextmanager
 def store_errors(key: str, verb: str, store: Store, kind: type[Exception] = Exception) -> Iterator[None]:
-    """Raise a ``StoreError`` for an error of a backend in the block; the arguments are those of ``store_error``."""
+    """Raise a ``StoreError`` for an error of a backend in the block; for the arguments see ``store_error``."""
     try:
         yield
     except kind as error:

@@ -53,7 +53,7 @@ async def compare_values(array: AsyncArray, region: Region, expected: Any, origi
 
 
 def difference(name: str, store: Store, origin: str) -> ChecksumError:
-    """Return the error for something in a store that differs from what it should be equal to."""
+    """Return the error for stored values or documents that differ from the written ones."""
     return ChecksumError(
         f"verification failed: {name} in {store!r} differs from {origin}; another writer may have changed one of them"
     )

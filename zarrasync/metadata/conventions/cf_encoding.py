@@ -265,7 +265,7 @@ class CFEncoding:
     def _check_exact(self, stored: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """Check that floating-point values are equal to the integers that they stand for.
 
-        Other scales than 1 make values approximate, so that rounding them is no loss.
+        Scales other than 1 make values approximate, so that they may be rounded.
 
         Raises:
             EncodingError: If one was rounded.

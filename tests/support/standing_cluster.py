@@ -28,8 +28,9 @@ def dask_cluster() -> Iterator[Cluster]:
         def workers() -> list[int]:
             nannies: Any = cluster.workers
             processes = [nanny.process for nanny in nannies.values() if nanny.process is not None]
-            # Dask does not replace workers that end while they start.
-            return [process.pid for process in processes if process.status.name == "running"]
+            # Dask does not replace workers that end while they start, and a job waits forever if none is left.
+            running = [process.pid for process in processes if process.status.name == "running"]
+            return running if len(running) > 1 else []
 
         yield cluster.scheduler_address, workers
 

@@ -128,9 +128,11 @@ def test_large_chunks_are_read_at_once_only_in_part(
         assert same(np.asarray(array[key]), np.asarray(values[key]))
 
 
-def test_indexes_of_many_inner_chunks_are_not_read_at_once(tmp_path: Path):
-    array = sync.create_array(tmp_path / "a", data=np.arange(8192, dtype="u1"), chunks=(1,), shards=(8192,))
-    assert array.view[5].async_._read_at_once() is None
+@pytest.mark.parametrize(("length", "is_at_once"), [(1 << 15, True), (1 << 16, False)])
+def test_indexes_above_a_size_are_not_read_at_once(tmp_path: Path, length: int, is_at_once: bool):
+    values = np.arange(length, dtype="u1")
+    array = sync.create_array(tmp_path / "a", data=values, chunks=(1,), shards=(length,))
+    assert (array.view[5].async_._read_at_once() is not None) == is_at_once
     assert array[5] == 5
 
 

@@ -38,8 +38,6 @@ static int64_t span_of(const struct za_ranges *read)
 
 /* Bytes that are decoded in the time that opening and closing a file takes. */
 enum { FILE_BYTES = 16 << 10 };
-/* Inner chunks of a shard above which its index is not read for a few elements. The caller keeps such indexes. */
-enum { INDEX_CHUNKS = 4096 };
 
 /* Return whether this takes at most the time of decoding `limit` bytes. */
 static int is_small(const struct za_ranges *read, const struct za_axis *axes)
@@ -49,7 +47,7 @@ static int is_small(const struct za_ranges *read, const struct za_axis *axes)
     int64_t chunks = 1;
     for (int i = 0; i < array->axis_count; i++)
         chunks *= count_chunks(&axes[i]);
-    if (array->is_sharded && (array->inner_count > INDEX_CHUNKS || array->inner_count > read->limit / 16))
+    if (array->is_sharded && za_index_size(array) > read->limit)
         return 0;
     if (chain->raw_size + (array->is_sharded ? 0 : FILE_BYTES) <= read->limit / chunks)
         return 1;

@@ -188,9 +188,14 @@ def check_missing(path: str) -> None:
     Raises:
         OSError: If a link in its place, or on the way to it, leads nowhere.
     """
-    while not os.path.lexists(path) and (above := os.path.dirname(path)) != path:
-        path = above
-    if os.path.islink(path) and not os.path.exists(path):
+    try:
+        is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        above = os.path.dirname(path)
+        if above != path and not os.path.exists(above):
+            check_missing(above)
+        return
+    if is_link and not os.path.exists(path):
         raise OSError(errno.ENOLINK, "it is a link that leads nowhere; remove it, or restore its target", path)
 
 

@@ -56,9 +56,11 @@ def bad_files_error(bad: Mapping[str, Exception | str], count: int, hint: str = 
             errors[0].add_note(hint)
         return errors[0]
     reasons = {name: reason_of(name, error) for name, error in bad.items()}
-    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    listed = [f"{name}: {reason.removeprefix(f'{name} ')}" for name, reason in reasons.items()]
+    if len(bad) < count or hint != _SKIP:  # a job without any file is of no use
+        listed.append(hint)
     return SourceFilesError(
-        f"{len(bad):,} of {counted(count, 'file')} cannot be ingested: {listed}; {hint}", files=reasons
+        f"{len(bad):,} of {counted(count, 'file')} cannot be ingested: {'; '.join(listed)}", files=reasons
     )
 
 

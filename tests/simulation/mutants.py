@@ -290,6 +290,7 @@ MUTANTS = [
         "        set_status(write, begin, end, ZA_LATER);\n    }",
         "    }",
         ("on",),
+        seeds=1000,
     ),
     Mutant(
         "the kernel takes no lock",

@@ -243,6 +243,27 @@ def test_wide_integers_are_exact_labels(dtype: str, order: int):
     assert group.sel(x=2**64 - 1, **near)["x"].read() == start + 5
 
 
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("other", [-1, 0.5, 2**64 - 1, np.uint64(2**63 + 5), np.int64(-7), 1e30])
+def test_wide_integers_in_lists_with_others(dtype: str, order: int, other: Any):
+    start = 2**60
+    group = sync.create_group({})
+    group.create_array("x", data=np.array([start, start + 1, start + 4], dtype)[::order], dimension_names=["x"])
+    edge = start if other < start else start + 4
+    for labels in ([other, start + 1, start + 3], [start + 1, start + 3, other], [start + 3, start + 1, float(other)]):
+        wanted = [{start + 1: start + 1, start + 3: start + 4}.get(label, edge) for label in labels]
+        assert group.sel(x=labels, method="nearest")["x"].read().tolist() == wanted
+        with pytest.raises(LabelError, match="within the tolerance"):
+            group.sel(x=labels, method="nearest", tolerance=0)
+    with pytest.raises(LabelError, match="has no label"):
+        group.sel(x=[start + 1, other])
+    assert group.sel(x=[start + 1, float(start)])["x"].read().tolist() == [start + 1, start]
+    with pytest.raises(LabelError, match="contains numbers, found the label"):
+        group.sel(x=[start, 0.5, "a"])
+    assert group.sel(x=[])["x"].read().tolist() == []
+
+
 def test_distances_of_narrow_integers_do_not_overflow():
     group = sync.create_group({})
     group.create_array("x", data=np.array([-128, 127], "i1"), dimension_names=["x"])

@@ -350,8 +350,7 @@ class Ingestion:
             message = f"the values for [{region_text(region)}] have shape {block.shape}, expected {shape}"
             raise ShapeError(message, found=block.shape, wanted=shape)
         if isinstance(values, np.ndarray) and transfer.may_change(values.dtype, dtype):
-            block = transfer.cast(block, dtype)
-            transfer.check_cast(values, block, origin)
+            block = transfer.cast_exactly(block, dtype, values, origin)
         if self._verify:
             block = transfer.cast(block, dtype)
             with self._lock:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from zarrasync.transfer.chunks import Chunks, Missing
 from zarrasync.transfer.convert_values import as_array, as_storable, cast, run_conversion
-from zarrasync.transfer.exact_casts import check_cast, may_change, with_own_type
+from zarrasync.transfer.exact_casts import cast_exactly, may_change, with_own_type
 from zarrasync.transfer.read import read
 from zarrasync.transfer.write import write
 
@@ -21,7 +21,7 @@ __all__ = [
     "as_array",
     "as_storable",
     "cast",
-    "check_cast",
+    "cast_exactly",
     "may_change",
     "read",
     "run_conversion",

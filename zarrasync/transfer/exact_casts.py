@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import EncodingError
 from zarrasync.model.fill_values import is_float
+from zarrasync.transfer.convert_values import cast
 
 _TOGETHER = 1 << 20
 """Elements that are compared together, because a comparison takes several times their memory."""
@@ -35,6 +36,25 @@ def may_change(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return source.kind in "OT" or not np.can_cast(source, target, "safe")
 
 
+def cast_exactly(array: Array, dtype: np.dtype[Any], values: Any = None, origin: Sequence[int] = ()) -> Array:
+    """Cast an array to another dtype, and check its values as ``check_cast`` does.
+
+    Args:
+        array: The array.
+        dtype: The dtype.
+        values: The same values with a mask, if they have one.
+        origin: As for ``check_cast``.
+
+    Raises:
+        CodecError: If the dtype has no such values.
+        EncodingError: As for ``check_cast``.
+    """
+    with np.errstate(over="ignore"):  # such numbers are refused
+        result = cast(array, dtype)
+    check_cast(array if values is None else values, result, origin)
+    return result
+
+
 def check_cast(values: Array, result: Array, origin: Sequence[int] = ()) -> None:
     """Check that a cast has not changed values, apart from rounding floating-point numbers. Masked values are not compared.
 
@@ -48,23 +68,35 @@ def check_cast(values: Array, result: Array, origin: Sequence[int] = ()) -> None
     """
     if not may_change(values.dtype, result.dtype) or not result.size:
         return
-    values, result = (values, result) if result.ndim else (values[None], result[None])
-    rows, first, count = max(1, _TOGETHER * len(result) // result.size), None, 0
+    first, count = None, 0
+    for start, changed in _changes(np.atleast_1d(values), np.atleast_1d(result)):
+        if first is None and changed.any():
+            row, *others = map(int, np.argwhere(changed)[0])
+            first = (start + row, *others)
+        count += int(changed.sum())
+    if first is not None:
+        raise _error(values, result, first[: values.ndim], origin, count)
+
+
+def _changes(values: Array, result: Array) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+    """Yield which values of the rows that begin at an index have changed."""
+    rows = max(1, _TOGETHER * len(result) // result.size)
     for start in range(0, len(result), rows):
         part = slice(start, start + rows)
-        if (changed := _changed(np.ma.getdata(values[part]), result[part]) & ~_masked(values[part])).any():
-            first = first or (start + int(np.argwhere(changed)[0][0]), *map(int, np.argwhere(changed)[0][1:]))
-            count += int(changed.sum())
-    if first is None:
-        return
-    value, index = np.ma.getdata(values)[first], tuple(map(sum, zip(first, origin or (0,) * len(first), strict=False)))
-    shown = repr(value.item()) if isinstance(value, np.generic) and value.dtype.kind not in "mM" else str(value)
-    raise EncodingError(
-        f"the value {shown} at index {', '.join(map(str, index))} cannot be stored as {result.dtype}, in which it would "
-        f"become {result[first]}; {count:,} of {result.size:,} values are affected; choose a data type that represents "
-        "them, or convert the values first",
+        yield start, _changed(np.ma.getdata(values[part]), result[part]) & ~_masked(values[part])
+
+
+def _error(values: Array, result: Array, place: tuple[int, ...], origin: Sequence[int], count: int) -> EncodingError:
+    index = tuple(at + start for at, start in zip(place, origin or (0,) * len(place), strict=True))
+    value, is_time = np.ma.getdata(values)[place], values.dtype.kind in "mM"
+    value = value.item() if isinstance(value, np.generic) and not is_time else value
+    at = f" at index {', '.join(map(str, index))}" if index else ""
+    return EncodingError(
+        f"the value {value if is_time else repr(value)}{at} cannot be stored as {result.dtype}, in which it would become "
+        f"{result[place]}; {count:,} of {result.size:,} values are affected; choose a data type that represents them, or "
+        "convert the values first",
         index=index,
-        value=value.item() if isinstance(value, np.generic) else value,
+        value=value,
     )
 
 
@@ -86,10 +118,10 @@ def _changed(values: Array, result: Array) -> npt.NDArray[np.bool_]:
         if own.kind in "mM" and other.kind in "mM":
             return np.asarray((result.astype(own) != values) & ~np.isnat(values))
         if own.kind in "mM":
-            return np.isnat(values) | _changed(values.astype(np.int64), result)
+            return np.asarray(np.isnat(values)) | _changed(values.astype(np.int64), result)
         if other.kind in "mM":
             absent = np.isnan(values) if own.kind in "fc" else np.False_
-            return np.asarray(_changed(values, result.astype(np.int64)) & ~(absent & np.isnat(result)))
+            return _changed(values, result.astype(np.int64)) & ~(absent & np.isnat(result))
         return _changed_numbers(values, result)
 
 
@@ -104,21 +136,25 @@ def _changed_fields(values: Array, result: Array) -> npt.NDArray[np.bool_]:
 
 def _changed_numbers(values: Array, result: Array) -> npt.NDArray[np.bool_]:
     is_complex = values.dtype.kind == "c" and result.dtype.kind != "c"
-    changed = np.asarray(np.imag(values) != 0) if is_complex else np.zeros(values.shape, np.bool_)
+    changed: npt.NDArray[np.bool_] = np.asarray(np.imag(values) != 0)
     values = np.real(values) if is_complex else values
     if _is_inexact(values.dtype) and _is_inexact(result.dtype):
         for has in (np.isfinite, np.isnan, np.isinf):  # some formats of machine learning have no infinity
-            changed |= has(values) & ~has(result)
+            changed |= np.asarray(has(values) & ~has(result))
         return changed
-    changed |= result.astype(values.dtype) != values
-    if values.dtype.kind in "iu":
-        real = np.real(result)
-        changed |= (real < 0) != (values < 0)  # integers of equal size with and without a sign
-        limit = float(np.iinfo(values.dtype).max) + 1
-        changed |= real.astype(np.float64) >= limit  # which some processors cast to the largest one
-    elif result.dtype.kind in "iu":
-        changed |= values.astype(np.float64) >= float(np.iinfo(result.dtype).max) + 1
+    changed |= np.asarray(result.astype(values.dtype) != values)
+    changed |= (np.real(result) < 0) != (values < 0)  # integers of equal size with and without a sign
+    if values.dtype.kind in "iu" and _is_inexact(result.dtype):
+        changed |= _is_outside(result, values.dtype)
+    elif result.dtype.kind in "iu" and _is_inexact(values.dtype):
+        changed |= _is_outside(values, result.dtype)
     return changed
+
+
+def _is_outside(numbers: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Return which numbers are out of the range of integers. Processors differ in how they cast these."""
+    limits, real = np.iinfo(dtype), np.real(numbers).astype(np.float64)
+    return np.asarray(~((real >= float(limits.min)) & (real < float(limits.max) + 1)))
 
 
 def _is_inexact(dtype: np.dtype[Any]) -> bool:
@@ -139,9 +175,10 @@ def _changed_strings(values: Array, result: Array) -> npt.NDArray[np.bool_]:
 def _changed_objects(values: Array, result: Array) -> npt.NDArray[np.bool_]:
     if result.dtype.kind in "mM":
         return _changed(values.astype(result.dtype.kind), result)
+    compare = (
+        _is_cut if result.dtype.kind in "SU" else _is_other_number if _is_inexact(result.dtype) else _is_other_integer
+    )
     pairs = zip(values.reshape(-1).tolist(), result.reshape(-1).tolist(), strict=True)
-    is_string, is_inexact = result.dtype.kind in "SU", _is_inexact(result.dtype)
-    compare = _is_cut if is_string else _is_other_number if is_inexact else _is_other_integer
     return np.array([compare(value, stored) for value, stored in pairs], np.bool_).reshape(values.shape)
 
 

@@ -343,8 +343,28 @@ class Coordinate:
                     f"a mask of {self.name!r} needs {len(self.labels):,} elements, found {len(items):,}", name=self.name
                 )
             return np.flatnonzero(items)
-        keys = self.times.keys(items) if self.times is not None else self._values(items)
-        return self.labels.find(keys, query.method, tolerance)
+        if self.times is not None:
+            return self.labels.find(self.times.keys(items), query.method, tolerance)
+        if items.dtype.kind == "f" and not hasattr(label, "dtype"):
+            items = np.array(label, object)  # NumPy has rounded integers of a list with fractions, or with both signs
+        positions = np.empty(len(items), np.intp)
+        for alike, keys in self._alike(items):
+            positions[alike] = self.labels.find(keys, query.method, tolerance)
+        return positions
+
+    def _alike(self, labels: npt.NDArray[Any]) -> list[tuple[Any, npt.NDArray[Any]]]:
+        """Return labels in data types in which they are compared exactly, and which labels have each of them."""
+        own, kind = self.labels.values.dtype, labels.dtype.kind
+        if own.kind not in "iu" or kind not in "iufO" or (kind != "O" and self._dtype(labels).kind == own.kind):
+            return [(slice(None), self._values(labels))]
+        numbers = [int(n) if isinstance(n, float) and n.is_integer() else n for n in labels.tolist()]
+        limits, whole = np.iinfo(f"{own.kind}8"), [isinstance(number, int) for number in numbers]
+        fits = [
+            is_whole and limits.min <= number <= limits.max for number, is_whole in zip(numbers, whole, strict=True)
+        ]
+        groups = np.add(whole, fits, dtype=np.intp)
+        places = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+        return [(place, self._values(np.array([numbers[at] for at in place]))) for place in places]
 
     def _scalar(self, label: Any, method: str | None, tolerance: Any) -> Position:
         if method is None and self.times is not None and self.times.is_partial(label):
@@ -400,6 +420,8 @@ class Coordinate:
                 labels = np.char.decode(labels, "utf-8", "surrogateescape")
             if labels.dtype.kind not in "OTU" or not all(isinstance(label, str) for label in labels.flat):
                 raise self._wrong_type(labels, "strings")
+        elif labels.dtype.kind == "O" and all(isinstance(label, int) for label in labels.flat):
+            labels = labels.astype("f8")  # they are beyond 64 bits
         elif labels.dtype.kind not in "biuf":
             raise self._wrong_type(labels, "numbers")
         return labels.astype(self._dtype(labels))

@@ -29,14 +29,12 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], name: str) ->
     if dtype.kind in "OT":
         return values.astype(object)
     try:
-        converted = transfer.cast(values, dtype)
-        transfer.check_cast(values, converted)
+        return transfer.cast_exactly(values, dtype)
     except CodecError as error:
         raise _unfit(
             f"the values of {name} do not fit the data type {dtype} of the destination: {error}; the encoding of the "
             "variable specifies its data type"
         ) from error
-    return converted
 
 
 def _unfit(message: str) -> CodecError:

@@ -358,13 +358,12 @@ class Coordinate:
         if own.kind not in "iu" or kind not in "iufO" or (kind != "O" and self._dtype(labels).kind == own.kind):
             return [(slice(None), self._values(labels))]
         numbers = [int(n) if isinstance(n, float) and n.is_integer() else n for n in labels.tolist()]
-        limits, whole = np.iinfo(f"{own.kind}8"), [isinstance(number, int) for number in numbers]
-        fits = [
-            is_whole and limits.min <= number <= limits.max for number, is_whole in zip(numbers, whole, strict=True)
-        ]
-        groups = np.add(whole, fits, dtype=np.intp)
-        places = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-        return [(place, self._values(np.array([numbers[at] for at in place]))) for place in places]
+        wide, whole = np.dtype(f"{own.kind}8"), np.array([isinstance(number, int) for number in numbers], np.bool_)
+        low, high = int(np.iinfo(wide).min), int(np.iinfo(wide).max)
+        fits = np.array([isinstance(number, int) and low <= number <= high for number in numbers], np.bool_)
+        groups = ((fits, wide), (whole & ~fits, np.dtype("f8")), (~whole, None))
+        chosen = [(np.flatnonzero(group), dtype) for group, dtype in groups if group.any()]
+        return [(places, self._values(np.array([numbers[at] for at in places], dtype))) for places, dtype in chosen]
 
     def _scalar(self, label: Any, method: str | None, tolerance: Any) -> Position:
         if method is None and self.times is not None and self.times.is_partial(label):
@@ -420,8 +419,8 @@ class Coordinate:
                 labels = np.char.decode(labels, "utf-8", "surrogateescape")
             if labels.dtype.kind not in "OTU" or not all(isinstance(label, str) for label in labels.flat):
                 raise self._wrong_type(labels, "strings")
-        elif labels.dtype.kind == "O" and all(isinstance(label, int) for label in labels.flat):
-            labels = labels.astype("f8")  # they are beyond 64 bits
+        elif labels.dtype.kind == "O" and labels.size and all(isinstance(label, int) for label in labels.flat):
+            labels = labels.astype("f8")  # integers of more than 64 bits
         elif labels.dtype.kind not in "biuf":
             raise self._wrong_type(labels, "numbers")
         return labels.astype(self._dtype(labels))

@@ -51,6 +51,7 @@ def test_numbers(source: str, target: str):
             check_cast(values, result)
 
 
+@pytest.mark.filterwarnings("ignore")  # of NumPy's casts
 @pytest.mark.parametrize(
     ("values", "dtype", "changed"),
     [
@@ -74,6 +75,9 @@ def test_numbers(source: str, target: str):
         (np.array([(1, 2.0), (300, 2.0)], "i4,f8"), "u1,f4", 1),
         (np.array([(1, 2.0), (200, 2.0)], "i4,f8"), "u1,f4", None),
         (np.array([(1, [2, 2]), (1, [2, 300])], "i4,(2,)i4"), "i4,(2,)u1", 1),
+        (np.array([0.1 + 2j, 1e300j, np.nan]), "c8", 1),
+        (np.array([0.1 + 0.2j, np.nan, complex(0, np.inf)]), "c8", None),
+        (np.array([1 + 0j, 2 + 1j]), "i4", 1),
         (np.array(300), "u1", ()),
     ],
 )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import EncodingError
+from zarrasync.model.exact_numbers import changed_numbers, is_inexact
 from zarrasync.model.fill_values import is_float
 from zarrasync.transfer.convert_values import cast
 
@@ -122,7 +123,7 @@ def _changed(values: Array, result: Array) -> npt.NDArray[np.bool_]:
         if other.kind in "mM":
             absent = np.isnan(values) if own.kind in "fc" else np.False_
             return _changed(values, result.astype(np.int64)) & ~(absent & np.isnat(result))
-        return _changed_numbers(values, result)
+        return changed_numbers(values, result)
 
 
 def _changed_fields(values: Array, result: Array) -> npt.NDArray[np.bool_]:
@@ -132,33 +133,6 @@ def _changed_fields(values: Array, result: Array) -> npt.NDArray[np.bool_]:
             inner = _changed(values[own], result[other])
             changed |= inner.any(axis=tuple(range(changed.ndim, inner.ndim)))
     return changed
-
-
-def _changed_numbers(values: Array, result: Array) -> npt.NDArray[np.bool_]:
-    is_complex = values.dtype.kind == "c" and result.dtype.kind != "c"
-    changed: npt.NDArray[np.bool_] = np.asarray(np.imag(values) != 0)
-    values = np.real(values) if is_complex else values
-    if _is_inexact(values.dtype) and _is_inexact(result.dtype):
-        for has in (np.isfinite, np.isnan, np.isinf):  # some formats of machine learning have no infinity
-            changed |= np.asarray(has(values) & ~has(result))
-        return changed
-    changed |= np.asarray(result.astype(values.dtype) != values)
-    changed |= (np.real(result) < 0) != (values < 0)  # integers of equal size with and without a sign
-    if values.dtype.kind in "iu" and _is_inexact(result.dtype):
-        changed |= _is_outside(result, values.dtype)
-    elif result.dtype.kind in "iu" and _is_inexact(values.dtype):
-        changed |= _is_outside(values, result.dtype)
-    return changed
-
-
-def _is_outside(numbers: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Return which numbers are out of the range of integers. Processors differ in how they cast these."""
-    limits, real = np.iinfo(dtype), np.real(numbers).astype(np.float64)
-    return np.asarray(~((real >= float(limits.min)) & (real < float(limits.max) + 1)))
-
-
-def _is_inexact(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "c" or is_float(dtype)
 
 
 def _changed_strings(values: Array, result: Array) -> npt.NDArray[np.bool_]:
@@ -176,7 +150,7 @@ def _changed_objects(values: Array, result: Array) -> npt.NDArray[np.bool_]:
     if result.dtype.kind in "mM":
         return _changed(values.astype(result.dtype.kind), result)
     compare = (
-        _is_cut if result.dtype.kind in "SU" else _is_other_number if _is_inexact(result.dtype) else _is_other_integer
+        _is_cut if result.dtype.kind in "SU" else _is_other_number if is_inexact(result.dtype) else _is_other_integer
     )
     pairs = zip(values.reshape(-1).tolist(), result.reshape(-1).tolist(), strict=True)
     return np.array([compare(value, stored) for value, stored in pairs], np.bool_).reshape(values.shape)

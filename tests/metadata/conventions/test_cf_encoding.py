@@ -203,6 +203,18 @@ def test_a_scale_that_is_not_a_number(key: str, value: Any):
     assert encoding({key: None}, "i2").decode(np.array([1, 2], "i2")).tolist() == [1, 2]
 
 
+@pytest.mark.parametrize(("dtype", "number"), [("f4", 2**24 + 1), ("f8", 2**53 + 1), ("f2", 2**11 + 1), ("c16", WIDE)])
+def test_integers_that_floats_would_round(dtype: str, number: int):
+    for source in ("i8", "u8"):
+        values = np.array([number - 1, number], source)
+        with pytest.raises(
+            EncodingError, match=f"the value {number} at index 1 .* does not represent it exactly; 1 of 2"
+        ):
+            encode(values, encoding({"_FillValue": np.nan}, dtype))
+        assert encode(values, encoding({}, dtype), lossy="allow")[0] == number - 1
+    assert encode([number + 0.25], encoding({}, dtype)).dtype == dtype  # floating-point numbers are rounded
+
+
 def test_masked_values_are_missing():
     cf = encoding({"_FillValue": -1}, "i8")
     assert encode(np.ma.masked_array([WIDE, 3], [False, True]), cf).tolist() == [WIDE, -1]

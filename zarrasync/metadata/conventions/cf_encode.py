@@ -14,6 +14,7 @@ from zarrasync.errors import CodecError, EncodingError
 from zarrasync.metadata.conventions.cf_attributes import OFFSET, SCALE
 from zarrasync.metadata.conventions.cf_encoding import EXACT, CFEncoding
 from zarrasync.metadata.conventions.cf_times import are_dates, dates_to_numbers
+from zarrasync.model.exact_numbers import changed_numbers
 
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
@@ -175,6 +176,8 @@ def _cast(
             result = packed.astype(dtype)
         lost = np.isfinite(numbers) & ~np.isfinite(result)
         report.refuse(lost & ~missing, f"the largest number of {dtype} is {np.finfo(dtype).max}")
+        if numbers.dtype.kind in "iu" and not encoding.is_packed and encoding.times is None:
+            report.refuse(changed_numbers(numbers, result) & ~missing & ~lost, f"{dtype} does not represent it exactly")
         return result
     low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     rounded = np.rint(packed) if packed.dtype.kind == "f" else packed

@@ -119,6 +119,47 @@ def test_only_global_longitudes_wrap():
         assert found.tolist() == [150, 180, 210][:: -1 if numbers[0] > numbers[1] else 1]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("start", [0, -180, -135, 22.5])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_slices_of_longitudes_have_each_place_once(start: float, is_closed: bool, order: int):
+    """Compared with the angles between both ends. Where the last label is the first place again, one of both is enough."""
+    lon = (start + 45 * np.arange(9 if is_closed else 8))[::order]
+    group = sync.create_group({})
+    group.create_array("x", data=lon, attributes={"units": "degrees_east"}, dimension_names=["x"])
+    for low in np.arange(-400, 400, 35.0):
+        for length in (0, 30, 45, 200, 359, 360, 400, 720):
+            angles = np.unique(lon % 360)
+            wanted = sorted(angle for angle in angles if (angle - low) % 360 <= length)
+            found = group.sel(x=slice(low, low + length))["x"].read() % 360
+            if is_closed and low >= lon.min() and low + length <= lon.max():
+                found = np.unique(found)  # the labels of the axis as they are
+            assert sorted(found) == wanted, (low, length)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i4", "u1"])
+def test_lists_of_numbers_of_all_kinds(dtype: str):
+    group = sync.create_group({})
+    group.create_array("x", data=np.array([1, 2, 4], dtype), dimension_names=["x"])
+    for labels in ([2.0, 1], [np.float64(4), np.int8(2)], [np.float32(2)], (4, 2.0), [True + 1]):
+        assert group.sel(x=labels)["x"].read().tolist() == [*labels]
+        assert group.sel(x=labels, method="nearest")["x"].read().tolist() == [*labels]
+    assert group.sel(x=[])["x"].shape == group.sel(x=[], method="pad", tolerance=1)["x"].shape == (0,)
+    assert group.sel(x=[1.2, 3.9], method="nearest")["x"].read().tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+def test_exact_dates_in_strings_are_ends_of_slices_of_unsorted_times(calendar: str):
+    group = sync.create_group({})
+    units = {"units": "days since 2000-01-01", "calendar": calendar}
+    group.create_array("time", data=np.array([3, 0, 7, 5]), attributes=units, dimension_names=["time"])
+    group.create_array("v", data=np.arange(4), dimension_names=["time"])
+    assert group.sel(time=slice("2000-01-01", "2000-01-08T00:00:00"))["v"].read().tolist() == [1, 2]
+    for part in ("2000", "2000-01", "2000-01-02"):
+        with pytest.raises(LabelError, match="not sorted"):
+            group.sel(time=slice(part, None))
+
+
 async def test_coordinates_are_read_once(api: Api):
     values: dict[str, bytes] = {}
     grid(values)

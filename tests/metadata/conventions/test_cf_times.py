@@ -177,6 +177,15 @@ def test_units_that_cannot_be_decoded(text: str):
         CFEncoding.from_attributes({"units": text}, "i8").decode(np.array([1]))
 
 
+@pytest.mark.parametrize("calendar", ["", "  "])
+def test_empty_calendars_are_unknown_and_no_durations(calendar: str):
+    encoding = CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": calendar}, "i8")
+    with pytest.raises(CodecError, match=r"'\(empty\)'"):
+        encoding.decode(np.array([1]))
+    with pytest.raises(CodecError):
+        encode(np.array(["2000-01-02"], "M8[D]"), encoding)
+
+
 def test_calendars_without_cftime(monkeypatch: pytest.MonkeyPatch):
     found = builtins.__import__
 

@@ -345,7 +345,7 @@ class Coordinate:
             return np.flatnonzero(items)
         if self.times is not None:
             return self.labels.find(self.times.keys(items), query.method, tolerance)
-        if items.dtype.kind == "f" and not hasattr(label, "dtype"):
+        if items.dtype.kind == "f" and self.labels.values.dtype.kind in "iu" and not hasattr(label, "dtype"):
             items = np.array(label, object)  # NumPy has rounded integers of a list with fractions, or with both signs
         positions = np.empty(len(items), np.intp)
         for alike, keys in self._alike(items):
@@ -398,7 +398,8 @@ class Coordinate:
         if label is None:
             return None
         if self.times is not None and isinstance(label, str):
-            return self.times.interval(label)
+            low, high = self.times.interval(label)
+            return (low, high) if low > high or self.times.is_partial(label) else (low, low)
         key = self._key(label)
         return key, key
 

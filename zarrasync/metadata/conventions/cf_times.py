@@ -22,6 +22,8 @@ CALENDARS = (
 """The calendars that CF specifies."""
 _SYNONYMS = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
 """Calendars with two names."""
+_EMPTY = "(empty)"
+"""Stands for an attribute without a name, because ``TimeUnits`` has no calendar for durations."""
 _GREGORIAN = {"standard", "proleptic_gregorian"}
 """Calendars that agree for all dates since the Gregorian reform."""
 _DAY = 86_400_000_000_000
@@ -82,7 +84,7 @@ def units_of(attributes: Mapping[str, Any]) -> TimeUnits | None:
     units = attributes.get(UNITS)
     if not isinstance(units, str) or " since " not in units:
         return None
-    calendar = str(attributes.get(CALENDAR, "standard")).lower()
+    calendar = str(attributes.get(CALENDAR, "standard")).strip().lower() or _EMPTY
     return TimeUnits(units, _SYNONYMS.get(calendar, calendar))
 
 

@@ -148,6 +148,17 @@ def test_lists_of_numbers_of_all_kinds(dtype: str):
     assert group.sel(x=[1.2, 3.9], method="nearest")["x"].read().tolist() == [1, 4]
 
 
+@pytest.mark.parametrize("method", [None, "nearest"])
+@pytest.mark.parametrize("labels", [[], (), np.zeros(0), np.array([], object)])
+def test_no_labels_select_nothing(labels: Any, method: Any):
+    group = sync.create_group({})
+    for values in (np.array(["b", "a"]), np.array([3, 1, 2]), np.array([2.0, 1, 3]), np.array([3, 1, 2], "M8[D]")):
+        group.create_array("x", data=values, dimension_names=["x"], overwrite=True)
+        assert group.sel(x=labels, method=method)["x"].read().shape == (0,)
+        with pytest.raises(LabelError, match="a mask of 'x' needs"):
+            group.sel(x=np.array([], bool))
+
+
 @pytest.mark.parametrize("calendar", ["standard", "noleap"])
 def test_exact_dates_in_strings_are_ends_of_slices_of_unsorted_times(calendar: str):
     group = sync.create_group({})
@@ -155,6 +166,8 @@ def test_exact_dates_in_strings_are_ends_of_slices_of_unsorted_times(calendar: s
     group.create_array("time", data=np.array([3, 0, 7, 5]), attributes=units, dimension_names=["time"])
     group.create_array("v", data=np.arange(4), dimension_names=["time"])
     assert group.sel(time=slice("2000-01-01", "2000-01-08T00:00:00"))["v"].read().tolist() == [1, 2]
+    with pytest.raises(LabelError, match=r"no label 2000-03-02; its 4 labels lie between 2000-01-01 and 2000-01-08$"):
+        group.sel(time="2000-03-02")
     for part in ("2000", "2000-01", "2000-01-02"):
         with pytest.raises(LabelError, match="not sorted"):
             group.sel(time=slice(part, None))

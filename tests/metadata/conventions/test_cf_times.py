@@ -15,7 +15,9 @@ from zarrasync.metadata.conventions.cf_labels import TimeAxis
 from zarrasync.metadata.conventions.cf_times import (
     TimeUnits,
     convert_numbers,
+    date_of_day,
     dates_to_numbers,
+    day_number,
     has_same_origin,
     numbers_to_dates,
     units_of,
@@ -175,6 +177,15 @@ def test_times_far_from_now_need_no_nanoseconds():
 def test_units_that_cannot_be_decoded(text: str):
     with pytest.raises(CodecError, match=r"contain no valid date|does not have|are not times"):
         CFEncoding.from_attributes({"units": text}, "i8").decode(np.array([1]))
+
+
+@pytest.mark.parametrize(
+    "calendar", ["standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "360_day", "julian"]
+)
+def test_days_of_calendars_are_their_dates(calendar: str):
+    rng = np.random.default_rng(1)
+    for number in [*range(-141_500, -141_400), *range(-800, 800), *rng.integers(-700_000, 700_000, 300).tolist()]:
+        assert day_number(calendar, *date_of_day(calendar, number)) == number
 
 
 @pytest.mark.parametrize("calendar", ["", "  "])

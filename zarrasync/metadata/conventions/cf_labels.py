@@ -20,6 +20,7 @@ from zarrasync.metadata.conventions.cf_times import (
     FINE_DAYS,
     MICROSECOND_DAYS,
     Instants,
+    date_of_day,
     day_number,
     duration_units,
     instants,
@@ -100,12 +101,10 @@ class TimeAxis:
             return str(value)
         if not self.calendar:
             return str(np.timedelta64(int(value) * self.tick, "ns").astype("m8[s]"))
-        text = str(np.datetime64(int(value) * self.tick // 1_000_000_000, "s")).removesuffix("T00:00:00")
-        return (
-            text
-            if is_same_calendar(self.calendar, "proleptic_gregorian")
-            else f"{text} (days since 1970 in {self.calendar})"
-        )
+        day, rest = divmod(int(value) * self.tick, _DAY)
+        year, month, day = date_of_day(self.calendar, day)
+        time = str(np.datetime64(rest // 1_000_000_000, "s")).removeprefix("1970-01-01").removesuffix("T00:00:00")
+        return f"{year:04}-{month:02}-{day:02}{time}"
 
     # -------------------------------------------------------------- labels
 
@@ -343,6 +342,8 @@ class Coordinate:
                     f"a mask of {self.name!r} needs {len(self.labels):,} elements, found {len(items):,}", name=self.name
                 )
             return np.flatnonzero(items)
+        if not items.size:  # of any data type
+            return np.empty(0, np.intp)
         if self.times is not None:
             return self.labels.find(self.times.keys(items), query.method, tolerance)
         if items.dtype.kind == "f" and self.labels.values.dtype.kind in "iu" and not hasattr(label, "dtype"):

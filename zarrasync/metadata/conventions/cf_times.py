@@ -190,6 +190,19 @@ def day_number(calendar: str, year: int, month: int, day: int) -> int:
     return _day(TimeUnits("", _SYNONYMS.get(calendar, calendar)), year, month, day)
 
 
+def date_of_day(calendar: str, number: int) -> tuple[int, int, int]:
+    """Return the year, the month and the day of a number of ``day_number``."""
+    year = 1970 + number // 366
+    while day_number(calendar, year + 1, 1, 1) <= number:
+        year += 1
+    while day_number(calendar, year, 1, 1) > number:
+        year -= 1
+    month = max(month for month in range(1, 13) if day_number(calendar, year, month, 1) <= number)
+    day = number - day_number(calendar, year, month, 1) + 1
+    is_reformed = is_same_calendar(calendar, "standard") and calendar != "proleptic_gregorian"
+    return year, month, day + 10 * (is_reformed and (year, month) == _REFORM[:2] and day > 4)
+
+
 # ------------------------------------------------------------------ numbers
 
 

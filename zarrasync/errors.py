@@ -250,7 +250,9 @@ class ChecksumError(CodecError):
 
 
 class EncodingError(CodecError):
-    """An encoding of CF cannot represent a value: it is out of range, missing, rounded, or would be read as a missing one.
+    """A data type or an encoding of CF cannot represent a value.
+
+    The value is out of range, missing, or rounded, or it would be read as a missing one.
 
     Attributes:
         variable: The name of the variable.

@@ -15,7 +15,15 @@ import zarrasync as za
 from tests.support.api import Api
 from tests.support.blocks import VALUES, blocks_of
 from zarrasync import stores
-from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.errors import (
+    ChecksumError,
+    EncodingError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    ShapeError,
+)
 from zarrasync.integrations.monitoring import Bars
 from zarrasync.testing import LatencyStore
 
@@ -72,38 +80,65 @@ async def test_settings_hold_for_jobs(api: Api, tmp_path: Path):
         await api(api.ingest(VALUES[:30], memory, **part))
 
 
+CHANGED: list[tuple[np.ndarray, str, str]] = [
+    (np.array([2**40, 1]), "i4", "the value 1099511627776 at index 0 cannot be stored as int32"),
+    (np.array([3, 300, -1], "i2"), "u1", "the value 300 at index 1 .* become 44; 2 of 3 values"),
+    (np.array([1.5, 2.0]), "i4", "the value 1.5 at index 0"),
+    (np.array([2.0, np.nan]), "i4", "the value nan at index 1"),
+    (np.array([2**60 + 1]), "f8", f"the value {2**60 + 1} at index 0"),
+    (np.array([2**24 + 1]), "f4", "float32"),
+    (np.array([1e300, 1.0]), "f4", "become inf"),
+    (np.array([1 + 1j]), "f8", "1j"),
+    (np.array(["abc", "d"]), "<U2", "the value 'abc' at index 0"),
+    (np.array(["2020-01-01T12", "NaT"], "M8[ns]"), "M8[D]", "2020-01-01T12:00:00.000000000 at index 0"),
+    (np.ma.masked_array([300, 400], [True, False]), "u1", "the value 400 at index 1 .* 1 of 2"),
+]
+
+
+@pytest.mark.filterwarnings("error", "ignore:Casting complex")
+@pytest.mark.parametrize("is_requested", [False, True])
+@pytest.mark.parametrize(("values", "dtype", "message"), CHANGED)
+async def test_values_that_do_not_fit(api: Api, values: np.ndarray, dtype: str, message: str, is_requested: bool):
+    """An array that exists refuses other kinds of numbers unless ``dtype`` is given."""
+    store: dict[str, bytes] = {}
+    if not is_requested:
+        await api(api.create_array(store, shape=values.shape, dtype=dtype))
+        with pytest.raises((EncodingError, NodeTypeError)):
+            await api(api.ingest(values, store))
+        assert list(store) == ["zarr.json"]
+    with pytest.raises(EncodingError, match=message):
+        await api(api.ingest(values, store, dtype=dtype))
+    assert list(store) == ["zarr.json"]
+
+
 @pytest.mark.parametrize(
-    ("values", "dtype", "kept"),
+    ("values", "dtype"),
     [
-        (np.array([2**40, 1]), "i4", False),
-        (np.array([300, -1], "i2"), "i1", False),
-        (np.array([1e300, 1.0]), "f4", False),
-        (np.array(["abc", "d"]), "<U2", False),
-        (np.array(["2020-01-01T12", "NaT"], "M8[ns]"), "M8[D]", False),
-        (np.array([0.1, np.nan, np.inf]), "f4", True),  # rounded by the requested data type
-        (np.array(["2020-01-01", "NaT"], "M8[ns]"), "M8[D]", True),
+        (np.array([0.1, np.nan, np.inf, 1e-60]), "f4"),
+        (np.array([2**53, -(2**53)]), "f8"),
+        (np.array([255.0, 0.0]), "u1"),
+        (np.array(["2020-01-01", "NaT"], "M8[ns]"), "M8[D]"),
+        (np.ma.masked_array([300, 4], [True, False]), "u1"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered")
-async def test_verifying_finds_changes_by_the_type(api: Api, values: np.ndarray, dtype: str, kept: bool):
-    store: dict[str, bytes] = {}
-    await api(api.create_array(store, shape=values.shape, dtype=dtype))
-    if kept:
-        await api(api.ingest(values, store, mode="r+", verify=True))
-        return
-    with pytest.raises(ChecksumError, match="change when they are stored as"):
-        await api(api.ingest(values, store, mode="r+", verify=True))
-    assert list(store) == ["zarr.json"]
-    await api(api.ingest(values, store, mode="r+", dtype=dtype, verify=True))  # by the requested data type
+async def test_values_that_fit(api: Api, values: np.ndarray, dtype: str):
+    await api(api.ingest(values, store := {}, dtype=dtype, verify=True))
+    stored = await api(api.load(store))
+    np.testing.assert_array_equal(stored, np.ma.filled(values, 0).astype(dtype))
 
 
-@pytest.mark.parametrize("kind", ["function", "pairs"])
-async def test_verifying_finds_changes_by_a_requested_type(api: Api, kind: str):
-    """The source has no data type of its own, so the caller names one."""
-    values = np.array([1.7, 2.0, 300.0])
-    source = (lambda region: values[region]) if kind == "function" else [((slice(0, 3),), values)]
-    with pytest.raises(ChecksumError, match=r"2 of 3 values change when they are stored as uint8: np.float64\(1.7\)"):
-        await api(api.ingest(source, {}, shape=(3,), dtype="u1", verify=True))
+@pytest.mark.parametrize("kind", ["function", "pairs", "lists"])
+async def test_values_of_functions_that_do_not_fit(api: Api, kind: str):
+    values = np.array([0, 0, 0, 1.7, 2.0, 300.0])
+    source: Any = lambda region: values[region]  # noqa: E731
+    if kind != "function":
+        blocks = (values[:3], values[3:])
+        source = [
+            ((slice(3 * n, 3 * n + 3),), block if kind == "pairs" else block.tolist()) for n, block in enumerate(blocks)
+        ]
+    with pytest.raises(EncodingError, match=r"the value 1\.7 at index 3 .* become 1; 2 of ") as caught:
+        await api(api.ingest(source, {}, shape=(6,), dtype="u1", chunks=3))
+    assert (caught.value.index, caught.value.value) == ((3,), 1.7)
 
 
 @pytest.mark.parametrize("mode", ["a", "w", "w-"])
@@ -200,8 +235,8 @@ async def test_pairs_that_cut_chunks(api: Api, tmp_path: Path):
 @pytest.mark.parametrize(
     ("values", "options"),
     [
-        (np.array([1, 300, -1]), {"dtype": "u1"}),
-        (np.array([1.5, 2.5]), {"dtype": "i4"}),
+        (np.array([1, 200, 0]), {"dtype": "u1"}),
+        (np.array([1.5, 0.1]), {"dtype": "f4"}),
         (np.arange(4.0), {"chunks": 2, "fill_value": np.nan, "compressors": None, "attributes": {"a": 1}}),
         (np.arange(4.0), {"zarr_format": 2}),
         (np.arange(4.0), {"zarr_format": 2, "order": "F", "fill_value": None}),

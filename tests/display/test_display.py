@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.api import Api
 from tests.support.demo import create_temperature
 from zarrasync import stores, sync
-from zarrasync.display.presentation import Presentation
+from zarrasync.display.presentation import Presentation, with_short_dates
 from zarrasync.display.text import listed
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.chunk_runs import split_chunks
@@ -323,3 +323,18 @@ async def test_sizes_are_listed_by_every_store(tmp_path):
 def test_long_lists_are_cut():
     assert (listed(["a"]), listed(["a", "b"])) == ("a", "a, b")
     assert (listed(list("abc")), listed(["a", "b"], 1202)) == ("a, b and 1 more", "a, b and 1,200 more")
+
+
+def test_dates_at_midnight_are_short_in_fields_and_alone():
+    days = np.array(["2024-01-01", "NaT"], "M8[ns]")
+    fields = np.zeros(2, [("day", "M8[s]"), ("time", "M8[s]"), ("more", [("at", "M8[ms]", (2,))]), ("text", "U19")])
+    fields["day"], fields["time"], fields["more"]["at"] = days, np.datetime64("2024-01-01T06", "s"), days[:, None]
+    fields["text"] = "2024-01-01T00:00:00"
+    short = with_short_dates(fields)
+    assert short.dtype == [("day", "M8[D]"), ("time", "M8[s]"), ("more", [("at", "M8[D]", (2,))]), ("text", "U19")]
+    np.testing.assert_array_equal(short["more"]["at"], fields["more"]["at"])
+    assert short[0].tolist()[1:2] == fields[0].tolist()[1:2]
+    assert with_short_dates(days).dtype == "M8[D]"
+    for value, text in ((days[0], "2024-01-01"), (fields[0][["day", "text"]], "('2024-01-01', '2024-01-01T00:00:00')")):
+        array = sync.create_array({}, shape=2, dtype=value.dtype, fill_value=value)
+        assert array.info["Fill value"] == text

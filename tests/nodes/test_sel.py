@@ -119,6 +119,60 @@ def test_only_global_longitudes_wrap():
         assert found.tolist() == [150, 180, 210][:: -1 if numbers[0] > numbers[1] else 1]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("start", [0, -180, -135, 22.5])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_slices_of_longitudes_have_each_place_once(start: float, is_closed: bool, order: int):
+    """Compared with the angles between both ends. Where the last label is the first place again, one of both is enough."""
+    lon = (start + 45 * np.arange(9 if is_closed else 8))[::order]
+    group = sync.create_group({})
+    group.create_array("x", data=lon, attributes={"units": "degrees_east"}, dimension_names=["x"])
+    for low in np.arange(-400, 400, 35.0):
+        for length in (0, 30, 45, 200, 359, 360, 400, 720):
+            angles = np.unique(lon % 360)
+            wanted = sorted(angle for angle in angles if (angle - low) % 360 <= length)
+            found = group.sel(x=slice(low, low + length))["x"].read() % 360
+            if is_closed and low >= lon.min() and low + length <= lon.max():
+                found = np.unique(found)  # the labels of the axis as they are
+            assert sorted(found) == wanted, (low, length)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i4", "u1"])
+def test_lists_of_numbers_of_all_kinds(dtype: str):
+    group = sync.create_group({})
+    group.create_array("x", data=np.array([1, 2, 4], dtype), dimension_names=["x"])
+    for labels in ([2.0, 1], [np.float64(4), np.int8(2)], [np.float32(2)], (4, 2.0), [True + 1]):
+        assert group.sel(x=labels)["x"].read().tolist() == [*labels]
+        assert group.sel(x=labels, method="nearest")["x"].read().tolist() == [*labels]
+    assert group.sel(x=[])["x"].shape == group.sel(x=[], method="pad", tolerance=1)["x"].shape == (0,)
+    assert group.sel(x=[1.2, 3.9], method="nearest")["x"].read().tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("method", [None, "nearest"])
+@pytest.mark.parametrize("labels", [[], (), np.zeros(0), np.array([], object)])
+def test_no_labels_select_nothing(labels: Any, method: Any):
+    group = sync.create_group({})
+    for values in (np.array(["b", "a"]), np.array([3, 1, 2]), np.array([2.0, 1, 3]), np.array([3, 1, 2], "M8[D]")):
+        group.create_array("x", data=values, dimension_names=["x"], overwrite=True)
+        assert group.sel(x=labels, method=method)["x"].read().shape == (0,)
+        with pytest.raises(LabelError, match="a mask of 'x' needs"):
+            group.sel(x=np.array([], bool))
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+def test_exact_dates_in_strings_are_ends_of_slices_of_unsorted_times(calendar: str):
+    group = sync.create_group({})
+    units = {"units": "days since 2000-01-01", "calendar": calendar}
+    group.create_array("time", data=np.array([3, 0, 7, 5]), attributes=units, dimension_names=["time"])
+    group.create_array("v", data=np.arange(4), dimension_names=["time"])
+    assert group.sel(time=slice("2000-01-01", "2000-01-08T00:00:00"))["v"].read().tolist() == [1, 2]
+    with pytest.raises(LabelError, match=r"no label 2000-03-02; its 4 labels lie between 2000-01-01 and 2000-01-08$"):
+        group.sel(time="2000-03-02")
+    for part in ("2000", "2000-01", "2000-01-02"):
+        with pytest.raises(LabelError, match="not sorted"):
+            group.sel(time=slice(part, None))
+
+
 async def test_coordinates_are_read_once(api: Api):
     values: dict[str, bytes] = {}
     grid(values)
@@ -241,6 +295,27 @@ def test_wide_integers_are_exact_labels(dtype: str, order: int):
             group.sel(x=kind(start + 3), tolerance=0, **near)
     assert group.sel(x=-1, **near)["x"].read() == start
     assert group.sel(x=2**64 - 1, **near)["x"].read() == start + 5
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("other", [-1, 0.5, 2**64 - 1, np.uint64(2**63 + 5), np.int64(-7), 1e30])
+def test_wide_integers_in_lists_with_others(dtype: str, order: int, other: Any):
+    start = 2**60
+    group = sync.create_group({})
+    group.create_array("x", data=np.array([start, start + 1, start + 4], dtype)[::order], dimension_names=["x"])
+    edge = start if other < start else start + 4
+    for labels in ([other, start + 1, start + 3], [start + 1, start + 3, other], [start + 3, start + 1, float(other)]):
+        wanted = [{start + 1: start + 1, start + 3: start + 4}.get(label, edge) for label in labels]
+        assert group.sel(x=labels, method="nearest")["x"].read().tolist() == wanted
+        with pytest.raises(LabelError, match="within the tolerance"):
+            group.sel(x=labels, method="nearest", tolerance=0)
+    with pytest.raises(LabelError, match="has no label"):
+        group.sel(x=[start + 1, other])
+    assert group.sel(x=[start + 1, float(start)])["x"].read().tolist() == [start + 1, start]
+    with pytest.raises(LabelError, match="contains numbers, found the label"):
+        group.sel(x=[start, 0.5, "a"])
+    assert group.sel(x=[])["x"].read().tolist() == []
 
 
 def test_distances_of_narrow_integers_do_not_overflow():

@@ -117,6 +117,8 @@ async def test_data_types_without_a_numpy_name():
         _, body, headers = await client.get("/api/data?path=fields&format=bin")
         dtype = np.dtype([tuple(field) for field in json.loads(headers["X-Dtype"])])
         np.testing.assert_array_equal(np.frombuffer(body, dtype), fields)
+        told = await client.json("/api/data?path=fields")
+        assert (told["fields"], told["field_dtypes"]) == (["a", "b"], ["int32", "float64"])
         _, body, _ = await client.get("/api/data?path=small&format=npy")
         assert np.load(io.BytesIO(body)).tolist() == small.tolist()
 

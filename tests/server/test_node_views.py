@@ -132,6 +132,9 @@ async def test_columns_of_tables_are_dates_or_numbers(page, url, tmp_path):
     root.create_array("pairs", data=pairs, dimension_names=("a", "b"))
     root.create_array("ids", data=np.array([2**63 - 1, -5]))
     root.create_array("texts", data=np.array(["2024-01-01T00:00:00", "1"]))
+    events = np.array([("2024-01-01", 1 + 2j), ("2024-01-02", 3)], [("t", "M8[s]"), ("n", "c8")])
+    root.create_array("events", data=events)
+    root.create_array("pages", data=events[None])
     times = ["2024-01-01T00:00:00", "2024-01-02T00:00:00", "2024-01-02T06:00:00"]
     nanoseconds = [f"2024-01-02T{time}.000000000" for time in ("06:00:00", "00:00:00")]
     left, right = "start", "right"
@@ -141,6 +144,8 @@ async def test_columns_of_tables_are_dates_or_numbers(page, url, tmp_path):
         ("pairs", [("0", "2024-01-01", nanoseconds[0]), ("1", "missing", nanoseconds[1])], [right, left, left]),
         ("ids", [("0", str(2**63 - 1)), ("1", "-5")], [right, right]),
         ("texts", [("0", "2024-01-01T00:00:00"), ("1", "1")], [right, left]),
+        ("events", [("0", "2024-01-01", "1 + 2i"), ("1", "2024-01-02", "3 + 0i")], [right, left, right]),
+        ("pages", [("0", "2024-01-01, 1 + 2i", "2024-01-02, 3 + 0i")], [right, left, left]),
         ("stations/site", [("Oslo", "23", "1492")], [left, right, right]),
     ):
         await page.goto(f"{url}?{path.replace('/', '-')}#path={path}")

@@ -326,8 +326,10 @@ class Ingestion:
                 return
         if values is None:
             values = await self._source.get(self.plan.to_source(region))
-        convert = partial(self._convert, region, values)
-        block = await transfer.run_conversion(convert, values, self._target.dtype, computes=self._verify)
+        dtype, origin = self._target.dtype, tuple(part.start for part in self.plan.to_source(region))
+        computes = self._verify or (isinstance(values, np.ndarray) and transfer.may_change(values.dtype, dtype))
+        convert = partial(self._convert, region, values, origin)
+        block = await transfer.run_conversion(convert, values, dtype, computes=computes)
         if not is_stored:
             await self._store(region, block)
             with self._lock:
@@ -335,17 +337,22 @@ class Ingestion:
                 self.report.nbytes += self.plan.size(region)
             self._progress(self.plan.size(region))
 
-    def _convert(self, region: Region, values: Any) -> Block:
-        """Convert values to the array's data type, and keep their checksum for ``verify``."""
-        shape = tuple(part.stop - part.start for part in region)
-        block = transfer.as_array(values, self._target.dtype, self._target.metadata.spec.fill_value)
+    def _convert(self, region: Region, values: Any, origin: tuple[int, ...]) -> Block:
+        """Convert values to the array's data type, and keep their checksum for ``verify``.
+
+        Raises:
+            EncodingError: If the data type does not represent a value.
+        """
+        shape, dtype = tuple(part.stop - part.start for part in region), self._target.dtype
+        values = transfer.with_own_type(values, dtype)
+        block = transfer.as_array(values, dtype, self._target.metadata.spec.fill_value)
         if block.shape != shape:
             message = f"the values for [{region_text(region)}] have shape {block.shape}, expected {shape}"
             raise ShapeError(message, found=block.shape, wanted=shape)
+        if isinstance(values, np.ndarray) and transfer.may_change(values.dtype, dtype):
+            block = transfer.cast_exactly(block, dtype, values, origin)
         if self._verify:
-            block = transfer.cast(block, self._target.dtype)
-            if not self._source.converts:
-                transfer.check_cast(values, block)
+            block = transfer.cast(block, dtype)
             with self._lock:
                 self._checksums[corners(region)] = checksum(block)
         return block

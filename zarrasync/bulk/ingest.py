@@ -100,8 +100,7 @@ async def ingest(
         region: The part of the array to write, as a tuple of slices. Default: the whole array.
         unaligned: Whether the region may cut chunks, which another process may be writing: ``"safe"``: if the store
             supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
-        verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
-            unless the source has a data type and the options specify another one.
+        verify: Read all values back and compare them.
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.
@@ -121,7 +120,8 @@ async def ingest(
             chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
-        EncodingError: If numbers of the requested data type stand for other values, by the attribute ``_Unsigned``.
+        EncodingError: If the array's data type does not represent a value, other than by rounding floating-point numbers,
+            or numbers of it stand for other values, by the attribute ``_Unsigned``. Blocks without such values are stored.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
         ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
@@ -158,7 +158,6 @@ async def ingest(
     resolved = source_of(source, options)
     if not threads:
         resolved.take_turns()
-    resolved.converts = resolved.has_dtype and options.get("dtype") is not None
     counting = CountingStore(resolve(store, storage_options, config))
     if counting.zarr_format is not None:
         options["zarr_format"] = counting.choose_format(options.get("zarr_format"))

@@ -53,8 +53,6 @@ class Source:
         layout: ``chunks`` and ``shards`` as parameters of ``create_array``.
         properties: ``dimension_names``, ``attributes`` and ``fill_value``, if the source has them.
         fill_is_missing: Whether the fill value marks missing values, as in formats that can leave it undefined.
-        has_dtype: Whether the source has a data type. Otherwise ``dtype`` is an argument of the caller.
-        converts: Whether the caller requested a conversion to another data type.
     """
 
     shape: tuple[int, ...]
@@ -67,8 +65,6 @@ class Source:
     layout: dict[str, Any] = field(default_factory=dict)
     properties: dict[str, Any] = field(default_factory=dict)
     fill_is_missing: bool = False
-    has_dtype: bool = True
-    converts: bool = False
 
     async def get(self, region: Region) -> Any:
         """Return the values of a region."""
@@ -151,7 +147,7 @@ def source_of(value: Any, options: Mapping[str, Any]) -> Source:
         raise TypeError(f"ingest() needs {' and '.join(missing)} for a source of type {type(value).__name__}")
     shape = options["shape"]
     shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    source = Source(shape, options["dtype"], has_dtype=False)
+    source = Source(shape, options["dtype"])
     if callable(value):
         source.read, source.asynchronous = value, inspect.iscoroutinefunction(value)
     else:

@@ -174,7 +174,8 @@ def _text_of(view: sync.Selection, reader: _Reader) -> str:
         edges = tuple(np.r_[0:4, n - 3 : n] if n > 6 else np.arange(n) for n in view.shape)
         view, options = view.oindex[edges], {"threshold": 0, "edgeitems": 3}
     shown = reader.read(view)
-    values = with_short_dates(shown.values) if reader.presentation.has_dates else shown.values
+    is_plain = shown.values.dtype.kind == "O" and not reader.presentation.has_dates
+    values = shown.values if is_plain else with_short_dates(shown.values)
     with np.printoptions(linewidth=120, **options), _missing_as_nan():
         unit = "" if shown.unit == "1" else shown.unit  # after numbers it would look like one of them
         return f"{values if values.ndim else values[()]} {unit}".rstrip()

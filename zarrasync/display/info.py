@@ -10,6 +10,7 @@ import numpy as np
 
 from zarrasync import formats
 from zarrasync.display import html
+from zarrasync.display.presentation import with_short_dates
 from zarrasync.display.text import printable, size_text
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import Meaning, axis_names, meaning_of
@@ -92,7 +93,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Dimension names": str(None if names is None else tuple(names)),
         **meaning_facts(meaning_of(metadata)),
         **encoding_facts(encoding_of(metadata, formats.by_name(zarr_format))),
-        "Fill value": format_fill_value(metadata.fill_value),
+        "Fill value": format_fill_value(_shown_fill(metadata.fill_value)),
         "Codecs": codecs,
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
         "Shards" if metadata.shards else "Chunks": f"{metadata.grid.size:,}",
@@ -100,6 +101,11 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Store": repr(store),
     }
     return Info({key: text for key, text in items.items() if text != "None"})
+
+
+def _shown_fill(value: Any) -> Any:
+    is_short = isinstance(value, np.datetime64 | np.void)
+    return with_short_dates(np.asarray(value))[()] if is_short else value
 
 
 def decoded_info(info: Info, dtype: np.dtype[Any], unit: str) -> Info:

@@ -169,14 +169,26 @@ def _is_exact(dates: npt.NDArray[Any], unit: str) -> bool:
 
 
 def with_short_dates(dates: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return dates without the time of day if it is midnight for all of them. Missing ones are NaT."""
+    """Return dates without the time of day if it is midnight for all of them, also in fields. Missing ones are NaT."""
+    if dates.dtype.names is not None:
+        return _with_short_fields(dates)
     if dates.dtype.kind == "M":
-        return dates.astype("M8[D]") if _is_exact(dates, "D") else dates
+        is_date = np.datetime_data(dates.dtype)[0] != "generic" and _is_exact(dates, "D")
+        return dates.astype("M8[D]") if is_date else dates
     if dates.dtype.kind != "O" or not dates.size:
         return dates
     texts = _as_strings(dates)
     times = np.char.endswith(texts, _MIDNIGHT)
     return np.char.replace(texts, _MIDNIGHT, "") if (times | (texts == "NaT")).all() else texts
+
+
+def _with_short_fields(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    fields = {name: values[name] for name in values.dtype.names or ()}
+    fields = {name: with_short_dates(own) if own.dtype.kind in "MV" else own for name, own in fields.items()}
+    result = np.empty(values.shape, [(name, own.dtype, own.shape[values.ndim :]) for name, own in fields.items()])
+    for name, own in fields.items():
+        result[name] = own
+    return result
 
 
 def _as_strings(dates: npt.NDArray[Any]) -> npt.NDArray[Any]:

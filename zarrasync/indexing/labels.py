@@ -324,10 +324,10 @@ class CyclicLabels(Labels):
         length = last - first if last >= first else (last - first) % self.period
         begin = first - self.period * np.floor((first - low) / self.period)
         ordered = self._sorted.astype("f8")
-        offsets = np.concatenate([ordered, ordered + self.period])
+        offsets, count = np.concatenate([ordered, ordered + self.period]), len(ordered)
         if high - low >= self.period:  # the last label is the first one again
-            offsets[len(ordered)] = -np.inf
-        places = np.flatnonzero((offsets >= begin) & (offsets <= begin + length))[: len(ordered)] % len(ordered)
+            offsets[count], count = -np.inf, count - 1
+        places = np.flatnonzero((offsets >= begin) & (offsets <= begin + length))[:count] % len(ordered)
         positions = self._positions(0, len(self))[places]
         return _as_range(positions if self.direction == 1 else positions[::-1])
 

@@ -15,6 +15,7 @@ from zarrasync.errors import ShapeError
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_attributes import parents_of_bounds
+from zarrasync.metadata.conventions.cf_encode import encode
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_flags import STRINGS
 from zarrasync.metadata.conventions.registry import encoding_of, may_be_bounds, parent_of
@@ -97,7 +98,7 @@ class Decoding:
         """
         if self.flag_names:
             raise TypeError(f"names of flags cannot be written to {name}; write their numbers")
-        return self.encoding.encode(values, variable=name, hint="write stored numbers to the array itself")
+        return encode(values, self.encoding, variable=name, hint="write stored numbers to the array itself")
 
 
 class AsyncDecodedArray(SelectedArray):

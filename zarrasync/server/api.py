@@ -301,6 +301,7 @@ def _json(selection: Selection, axes: list[Column], query: Query, stored: npt.ND
     facts = {"shape": list(values.shape), "dtype": _type_name(selection, shown), **shown.facts}
     if values.dtype.names:
         facts["fields"] = list(values.dtype.names)
+        facts["field_dtypes"] = [values.dtype[name].name for name in values.dtype.names]
     quote_int64 = query.get("int64") == "string"
 
     def pieces() -> Iterable[bytes]:

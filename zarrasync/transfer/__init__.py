@@ -10,8 +10,21 @@ Locks are always taken in this order: byte budget, thread turn, key lock, reques
 from __future__ import annotations
 
 from zarrasync.transfer.chunks import Chunks, Missing
-from zarrasync.transfer.convert_values import as_array, as_storable, cast, check_cast, run_conversion
+from zarrasync.transfer.convert_values import as_array, as_storable, cast, run_conversion
+from zarrasync.transfer.exact_casts import cast_exactly, may_change, with_own_type
 from zarrasync.transfer.read import read
 from zarrasync.transfer.write import write
 
-__all__ = ["Chunks", "Missing", "as_array", "as_storable", "cast", "check_cast", "read", "run_conversion", "write"]
+__all__ = [
+    "Chunks",
+    "Missing",
+    "as_array",
+    "as_storable",
+    "cast",
+    "cast_exactly",
+    "may_change",
+    "read",
+    "run_conversion",
+    "with_own_type",
+    "write",
+]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync.codecs.spec import Array
-from zarrasync.errors import ChecksumError, CodecError, ShapeError
+from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.dtypes import BYTES, OBJECT, DataType
 
@@ -146,44 +146,6 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
         text = f"values of {array.dtype} cannot be stored as {dtype}: {error}"
         raise CodecError(text, direction="encode") from error
     return result
-
-
-def check_cast(values: Any, result: Array) -> None:
-    """Check that a cast has not changed values, apart from rounding floating-point numbers.
-
-    Args:
-        values: The values before the cast. Only arrays of numbers, times or strings are checked.
-        result: The cast values.
-
-    Raises:
-        ChecksumError: If a value has changed; names the first one.
-    """
-    is_array = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray)
-    if not is_array or values.dtype == result.dtype or {values.dtype.kind, result.dtype.kind} - set("biufcmMSU"):
-        return
-    with np.errstate(all="ignore"):
-        if values.dtype.kind in "fc" and result.dtype.kind in "fc":
-            changed = np.isfinite(values) & ~np.isfinite(result)
-            if result.dtype.kind == "f":
-                changed |= np.imag(values) != 0
-        else:
-            changed = (result.astype(values.dtype) != values) & ~(_is_nat(values) & _is_nat(result))
-            if values.dtype.kind in "iu" and result.dtype.kind in "iuf":
-                changed |= (result < 0) != (values < 0)  # integers of equal size with and without a sign
-                changed |= (
-                    result >= float(np.iinfo(values.dtype).max) + 1
-                )  # which some processors cast to the largest one
-    if changed.any():
-        first = tuple(np.argwhere(changed)[0].tolist())
-        raise ChecksumError(
-            f"{int(changed.sum()):,} of {changed.size:,} values change when they are stored as {result.dtype}: "
-            f"{values[first]!r} becomes {result[first]!r}",
-            direction="encode",
-        )
-
-
-def _is_nat(values: Array) -> Any:
-    return np.isnat(values) if values.dtype.kind in "mM" else np.False_
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:

@@ -43,7 +43,7 @@ async def test_integers_that_do_not_fit(api: Api, tmp_path: Path, value: int, ve
     encoding = {"v": {"dtype": "u2"}}
     await api(api.ingest(paths[0], store := {}, concat="time", encoding=encoding, verify=verify))
     assert sync.open_array(store, path="v")[0, 0] == 5
-    with pytest.raises(CodecError, match=rf"'v' of .*1.nc .* uint16 .*{value}\)"):
+    with pytest.raises(CodecError, match=rf"'v' of .*1.nc .* uint16 .*{value} at index"):
         await api(api.ingest(paths, {}, concat="time", encoding=encoding, verify=verify))
 
 

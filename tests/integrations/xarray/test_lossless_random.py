@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from zarrasync.errors import CodecError
-from zarrasync.metadata.conventions import cf_times
-from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions import cf_encode, cf_times
 
 xr: Any = pytest.importorskip("xarray")
 zarr: Any = pytest.importorskip("zarr")
@@ -248,16 +247,20 @@ def test_ten_thousand_variables(part: int):
 # ------------------------------------------------------------------ faults that the test must find
 
 FAULTS: dict[str, tuple[Any, str, str]] = {
-    "values that are read as missing": (CFEncoding.encode, "self._is_marked(result) & ~missing", "~missing & missing"),
-    "missing values without a number": (CFEncoding.encode, 'missing, "it is missing', '~missing & missing, "it is'),
-    "numbers out of range": (CFEncoding._cast, "refuse(~fits & ~missing", "refuse(fits & ~fits"),
-    "the number after the last": (CFEncoding._cast, "< float(high + 1)", "<= float(high + 1)"),
-    "the number before the first": (CFEncoding._cast, ">= float(low)", ">= float(low) - 1"),
-    "infinity of single precision": (CFEncoding._cast, "refuse(lost & ~missing", "refuse(lost & ~lost"),
-    "rounding": (CFEncoding._cast, "np.rint(packed)", "np.trunc(packed)"),
-    "signs": (CFEncoding._cast, "dtype = self.number_dtype", "dtype = self.dtype"),
-    "offsets": (CFEncoding._packed, "packed -= self.offset", "packed += self.offset"),
-    "parts of units": (CFEncoding._numbers_of, "numbers != np.rint(numbers)", "numbers != numbers"),
+    "values that are read as missing": (
+        cf_encode.encode,
+        "encoding.is_marked(result) & ~missing",
+        "~missing & missing",
+    ),
+    "missing values without a number": (cf_encode.encode, 'missing, "it is missing', '~missing & missing, "it is'),
+    "numbers out of range": (cf_encode._cast, "refuse(~fits & ~missing", "refuse(fits & ~fits"),
+    "the number after the last": (cf_encode._cast, "< float(high + 1)", "<= float(high + 1)"),
+    "the number before the first": (cf_encode._cast, ">= float(low)", ">= float(low) - 1"),
+    "infinity of single precision": (cf_encode._cast, "refuse(lost & ~missing", "refuse(lost & ~lost"),
+    "rounding": (cf_encode._cast, "np.rint(packed)", "np.trunc(packed)"),
+    "signs": (cf_encode._cast, "dtype = encoding.number_dtype", "dtype = encoding.dtype"),
+    "offsets": (cf_encode._packed, "packed -= encoding.offset", "packed += encoding.offset"),
+    "parts of units": (cf_encode._numbers_of, "numbers != np.rint(numbers)", "numbers != numbers"),
     "swapped calendars": (cf_times._instants_of_objects, "if not {name, units.calendar} <= _GREGORIAN", "if not name"),
     "days before the reform": (cf_times._check_reform, "calendar != units.calendar and", "False and"),
     "leap days": (cf_times._day, "leap if month > 2 else 0", "0"),

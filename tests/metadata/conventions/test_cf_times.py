@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from zarrasync.errors import CodecError, EncodingError
+from zarrasync.metadata.conventions.cf_encode import encode
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import TimeAxis
 from zarrasync.metadata.conventions.cf_times import (
     TimeUnits,
     convert_numbers,
+    date_of_day,
     dates_to_numbers,
+    day_number,
     has_same_origin,
     numbers_to_dates,
     units_of,
@@ -71,7 +74,7 @@ def test_encoded_times_are_those_of_xarray(text: str, dtype: str):
     expected = xr.conventions.decode_cf_variable("t", xr.Variable("x", stored, attributes)).to_numpy()
     cf = CFEncoding.from_attributes(attributes, dtype)
     np.testing.assert_array_equal(cf.decode(stored), expected)
-    np.testing.assert_array_equal(cf.encode(expected), stored)
+    np.testing.assert_array_equal(encode(expected, cf), stored)
 
 
 @pytest.mark.parametrize("start", ["1970-01-01", "1850-01-01T06:30", "2000-01-01 00:00:00.000000001"])
@@ -112,40 +115,40 @@ def test_missing_times():
     values = np.array(["2000-01-02", "NaT"], "M8[ns]")
     for dtype, missing in (("i8", np.iinfo("i8").min), ("f8", np.nan)):
         cf = CFEncoding.from_attributes(days, dtype)
-        np.testing.assert_array_equal(cf.encode(values), np.array([1, missing], dtype))
-        np.testing.assert_array_equal(cf.decode(cf.encode(values)), values)
+        np.testing.assert_array_equal(encode(values, cf), np.array([1, missing], dtype))
+        np.testing.assert_array_equal(cf.decode(encode(values, cf)), values)
     cf = CFEncoding.from_attributes({**days, "_FillValue": -1}, "i2")
-    assert cf.encode(values).tolist() == [1, -1]
+    assert encode(values, cf).tolist() == [1, -1]
     np.testing.assert_array_equal(cf.decode(np.array([1, -1], "i2")), values)
     with pytest.raises(EncodingError, match="NaT at index 1"):
-        CFEncoding.from_attributes(days, "i4").encode(values)
+        encode(values, CFEncoding.from_attributes(days, "i4"))
     with pytest.raises(EncodingError, match="stands for missing"):
-        cf.encode(np.array(["1999-12-31"], "M8[ns]"))
+        encode(np.array(["1999-12-31"], "M8[ns]"), cf)
 
 
 def test_times_are_exact_or_refused():
     cf = CFEncoding.from_attributes({"units": "days since 2000-01-01"}, "i8")
     with pytest.raises(EncodingError, match="not a whole number of 'days"):
-        cf.encode(np.array(["2000-01-01T06"], "M8[ns]"))
+        encode(np.array(["2000-01-01T06"], "M8[ns]"), cf)
     packed = CFEncoding.from_attributes({"units": "days since 2000-01-01", "scale_factor": 0.25}, "i4")
-    assert packed.encode(np.array(["2000-01-02T06"], "M8[s]")).tolist() == [5]
+    assert encode(np.array(["2000-01-02T06"], "M8[s]"), packed).tolist() == [5]
     assert packed.decode(np.array([5], "i4")) == np.datetime64("2000-01-02T06")
     durations = CFEncoding.from_attributes({"units": "hours", "dtype": "timedelta64[ns]"}, "i4")
-    assert durations.encode(np.array([7200], "m8[s]")).tolist() == [2]
+    assert encode(np.array([7200], "m8[s]"), durations).tolist() == [2]
     with pytest.raises(EncodingError, match="durations cannot be stored"):
-        cf.encode(np.array([7200], "m8[s]"))
+        encode(np.array([7200], "m8[s]"), cf)
 
 
 def test_calendars_are_never_mixed():
     values = np.array(["2000-03-01"], "M8[ns]")
     with pytest.raises(EncodingError, match="'noleap' is needed"):
-        CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "noleap"}, "i8").encode(values)
+        encode(values, CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "noleap"}, "i8"))
     with pytest.raises(CodecError, match="'noleap'"):
         convert_numbers(
             np.array([1]), units("noleap", "days since 2000-01-01"), units("standard", "days since 2000-01-01")
         )
     with pytest.raises(EncodingError, match="differ before 1582-10-15"):
-        CFEncoding.from_attributes({"units": "days since 2000-01-01"}, "i8").encode(np.array(["1500-01-01"], "M8[s]"))
+        encode(np.array(["1500-01-01"], "M8[s]"), CFEncoding.from_attributes({"units": "days since 2000-01-01"}, "i8"))
     assert has_same_origin(
         units("standard", "hour since 2000-1-1"), units("gregorian", "hours since 2000-01-01 00:00 UTC")
     )
@@ -155,7 +158,7 @@ def test_calendars_are_never_mixed():
 def test_times_far_from_now_need_no_nanoseconds():
     cf = CFEncoding.from_attributes({"units": "days since 0001-01-01", "calendar": "proleptic_gregorian"}, "i8")
     values = np.array(["0001-01-02", "9999-12-31"], "M8[s]")
-    np.testing.assert_array_equal(cf.decode(cf.encode(values)), values)
+    np.testing.assert_array_equal(cf.decode(encode(values, cf)), values)
     with pytest.raises(CodecError, match="out of the range"):
         cf.decode(np.array([2**63 - 1]))
 
@@ -174,6 +177,24 @@ def test_times_far_from_now_need_no_nanoseconds():
 def test_units_that_cannot_be_decoded(text: str):
     with pytest.raises(CodecError, match=r"contain no valid date|does not have|are not times"):
         CFEncoding.from_attributes({"units": text}, "i8").decode(np.array([1]))
+
+
+@pytest.mark.parametrize(
+    "calendar", ["standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "360_day", "julian"]
+)
+def test_days_of_calendars_are_their_dates(calendar: str):
+    rng = np.random.default_rng(1)
+    for number in [*range(-141_500, -141_400), *range(-800, 800), *rng.integers(-700_000, 700_000, 300).tolist()]:
+        assert day_number(calendar, *date_of_day(calendar, number)) == number
+
+
+@pytest.mark.parametrize("calendar", ["", "  "])
+def test_empty_calendars_are_unknown_and_no_durations(calendar: str):
+    encoding = CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": calendar}, "i8")
+    with pytest.raises(CodecError, match=r"'\(empty\)'"):
+        encoding.decode(np.array([1]))
+    with pytest.raises(CodecError):
+        encode(np.array(["2000-01-02"], "M8[D]"), encoding)
 
 
 def test_calendars_without_cftime(monkeypatch: pytest.MonkeyPatch):
@@ -196,10 +217,10 @@ def test_dates_of_cftime():
     cftime = pytest.importorskip("cftime")
     dates = np.array([cftime.DatetimeNoLeap(2000, 3, 1), None], object)
     cf = CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "noleap", "_FillValue": -1}, "i4")
-    assert cf.encode(dates).tolist() == [59, -1]
+    assert encode(dates, cf).tolist() == [59, -1]
     assert cf.decode(np.array([59, -1], "i4")).tolist() == dates.tolist()
     with pytest.raises(EncodingError, match="'360_day' is needed"):
-        CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "360_day"}, "i4").encode(dates)
+        encode(dates, CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "360_day"}, "i4"))
 
 
 @pytest.mark.parametrize("number", [1 << 60, -(1 << 60), 2.0**61])

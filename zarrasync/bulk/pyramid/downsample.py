@@ -182,8 +182,10 @@ def _whole_cells(
         if n % factor:
             parts.append((slice(whole * factor, n), slice(whole, whole + 1), n % factor))
         axes.append(parts)
-    cells: Any = [tuple(tuple(part[n] for part in parts) for n in range(3)) for parts in product(*axes)]
-    return cells  # type: ignore[no-any-return]
+    return [
+        (tuple(part[0] for part in parts), tuple(part[1] for part in parts), tuple(part[2] for part in parts))
+        for parts in product(*axes)
+    ]
 
 
 def _count(masks: Sequence[Mask]) -> npt.NDArray[np.int32]:

@@ -1,6 +1,6 @@
 """Encoding of variables: by their own encoding or like a stored variable.
 
-xarray chooses the attributes and the data type of new variables. ``CFEncoding`` makes the stored numbers, and refuses values
+xarray chooses the attributes and the data type of new variables. ``cf_encode`` makes the stored numbers, and refuses values
 that they cannot represent.
 """
 
@@ -33,7 +33,8 @@ from zarrasync.metadata.conventions.cf_attributes import (
     VALUE_ATTRIBUTES,
     without_nan,
 )
-from zarrasync.metadata.conventions.cf_encoding import CFEncoding, Lossy
+from zarrasync.metadata.conventions.cf_encode import Lossy, encode
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, are_dates, has_same_origin, units_of
 
 _VALUE_ENCODING = ("dtype", *VALUE_ATTRIBUTES)
@@ -175,9 +176,9 @@ def _with_one_missing_number(variable: Variable) -> tuple[Variable, dict[str, An
 
 def _encode_with_xarray(name: str, variable: Variable) -> Variable:
     # In format 2 xarray would convert strings of variable length to fixed-length ones.
-    encode: Any = encode_zarr_variable  # untyped
+    with_xarray: Any = encode_zarr_variable  # untyped
     try:
-        encoded: Variable = encode(variable, name=name, zarr_format=3)
+        encoded: Variable = with_xarray(variable, name=name, zarr_format=3)
     except (ValueError, OverflowError) as error:  # dates that the calendar lacks, or nanoseconds 292 years apart
         raise EncodingError(f"{name!r} cannot be encoded: {error}", variable=name) from error
     return encoded
@@ -234,20 +235,20 @@ def _encoded_data(name: str, variable: Variable, encoding: CFEncoding, lossy: Lo
     options: Any = {"variable": name, "lossy": lossy, "exact": exact, "hint": hint}
     if not hasattr(data, "map_blocks"):
         return _encode_in_memory(np.asarray(data), encoding, options)
-    encode = partial(_encode_block, encoding=encoding, options=options)
+    encode_block = partial(_encode_block, encoding=encoding, options=options)
     meta = np.zeros((0,) * variable.ndim, encoding.dtype)
-    return data.map_blocks(encode, dtype=encoding.dtype, meta=meta)
+    return data.map_blocks(encode_block, dtype=encoding.dtype, meta=meta)
 
 
 def _encode_in_memory(values: npt.NDArray[Any], encoding: CFEncoding, options: dict[str, Any]) -> npt.NDArray[Any]:
     """Encode values by rows, because computing in double precision takes several times the memory of the result."""
     if values.nbytes <= _TOGETHER or values.ndim == 0:
-        return encoding.encode(values, **options)
+        return encode(values, encoding, **options)
     result = np.empty(values.shape, encoding.dtype)
     rows = max(1, len(values) * _TOGETHER // values.nbytes)
     for start in range(0, len(values), rows):
         origin = (start, *(0,) * (values.ndim - 1))
-        result[start : start + rows] = encoding.encode(values[start : start + rows], origin=origin, **options)
+        result[start : start + rows] = encode(values[start : start + rows], encoding, origin=origin, **options)
     return result
 
 
@@ -255,7 +256,7 @@ def _encode_block(
     block: npt.NDArray[Any], encoding: CFEncoding, options: dict[str, Any], block_info: Any = None
 ) -> npt.NDArray[Any]:
     corners = block_info[0]["array-location"] if block_info else ()
-    return encoding.encode(block, origin=[start for start, _ in corners], **options)
+    return encode(block, encoding, origin=[start for start, _ in corners], **options)
 
 
 def _fill_missing_strings(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
@@ -318,7 +319,7 @@ def _can_hold(dtype: npt.DTypeLike, value: Any) -> bool:
 def _are_restorable(encoding: CFEncoding, values: npt.NDArray[Any]) -> bool:
     """Return whether values are equal to what their encoding stands for. Packing may round them."""
     try:
-        decoded = encoding.decode(encoding.encode(values, exact=True))
+        decoded = encoding.decode(encode(values, encoding, exact=True))
     except CodecError:
         return False
     if encoding.is_packed or values.dtype.kind == "O":

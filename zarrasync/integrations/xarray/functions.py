@@ -26,7 +26,7 @@ from zarrasync.integrations.xarray.coordinates import OnMismatch, RegionLike
 from zarrasync.integrations.xarray.job import DatasetLike, Mode, WriteOptions, WriteRequest, datasets_of, encodings_of
 from zarrasync.integrations.xarray.values import DatasetWork
 from zarrasync.integrations.xarray.write import planned_jobs, write
-from zarrasync.metadata.conventions.cf_encoding import Lossy
+from zarrasync.metadata.conventions.cf_encode import Lossy
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
 

@@ -21,7 +21,7 @@ from zarrasync.integrations.dask_targets import is_dask_array
 from zarrasync.integrations.xarray.claims import AppendClaim, OnDuplicate, Placement
 from zarrasync.integrations.xarray.coordinates import OnMismatch, RegionLike
 from zarrasync.integrations.xarray.plan import VariablePlan
-from zarrasync.metadata.conventions.cf_encoding import Lossy
+from zarrasync.metadata.conventions.cf_encode import Lossy
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import handle_of, with_handle

@@ -22,7 +22,7 @@ from zarrasync.integrations.xarray.encode import (
 from zarrasync.integrations.xarray.read import FILTERS, Version2Codec
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.conventions.cf_attributes import FILL, without_nan
-from zarrasync.metadata.conventions.cf_encoding import Lossy
+from zarrasync.metadata.conventions.cf_encode import Lossy
 from zarrasync.metadata.create import plan_array
 
 _CREATION = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")

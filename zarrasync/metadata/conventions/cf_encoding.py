@@ -1,12 +1,11 @@
-"""What stored numbers mean by the conventions of CF: missing values, sign, scale, flags and times, both ways."""
+"""What stored numbers mean by the conventions of CF: missing values, sign, scale, flags and times."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,22 +27,18 @@ from zarrasync.metadata.conventions.cf_attributes import (
 from zarrasync.metadata.conventions.cf_flags import Flags, flags_of
 from zarrasync.metadata.conventions.cf_times import (
     TimeUnits,
-    are_dates,
-    dates_to_numbers,
     duration_units,
     numbers_to_dates,
     units_of,
 )
 from zarrasync.metadata.conventions.meaning import short
 
-Lossy: TypeAlias = Literal["error", "warn", "allow"]
-"""What to do with values that an encoding cannot represent."""
 _NUMBERS = "biufc"
 _DIRECTION = re.compile(r"(?<![a-z])direction(?![a-z])|(azimuth_angle|longitude)\b")
 """Standard names of angles that begin again after a full turn (CF standard name table)."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
-_EXACT = 2**53
+EXACT = 2**53
 """Smaller integers are exact in double precision."""
 
 
@@ -195,8 +190,6 @@ class CFEncoding:
         is_wide = dtype.kind in "iu" and dtype.itemsize >= 4  # of single precision only 24 bits are exact
         return np.dtype("f4" if kinds == {np.dtype("f4")} and self.scale is not None and not is_wide else "f8")
 
-    # -------------------------------------------------------------- stored numbers to values
-
     def numbers(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return stored numbers with their sign."""
         return (
@@ -210,7 +203,7 @@ class CFEncoding:
         if stored.dtype.kind in "mM":
             return np.asarray(np.isnat(stored))
         numbers = self.numbers(stored)
-        missing = self._is_marked(numbers)
+        missing = self.is_marked(numbers)
         if numbers.dtype.kind in "iuf":
             low, high = self.valid
             if low is not None:
@@ -219,7 +212,7 @@ class CFEncoding:
                 missing |= numbers > high
         return missing
 
-    def _is_marked(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def is_marked(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         is_float = numbers.dtype.kind in "fc"
         missing = np.asarray(np.isnan(numbers)) if is_float else np.zeros(numbers.shape, np.bool_)
         if self.times is not None and numbers.dtype == np.int64:
@@ -234,7 +227,7 @@ class CFEncoding:
         Raises:
             EncodingError: If an integer becomes a floating-point number, which cannot represent it, or the meaning is unknown.
         """
-        self._check_meaning("decode")
+        self.check_meaning("decode")
         numbers = self.numbers(stored)
         if not self.is_packed:
             return numbers
@@ -246,7 +239,7 @@ class CFEncoding:
         self._check_exact(stored, values)
         return values
 
-    def _check_meaning(self, direction: str) -> None:
+    def check_meaning(self, direction: str) -> None:
         if self.problem:
             raise EncodingError(f"{self.problem}; correct it, or use the stored numbers", direction=direction)
 
@@ -273,11 +266,11 @@ class CFEncoding:
         numbers, offset = self.numbers(stored), float(self.offset or 0)
         if numbers.dtype.kind not in "iu" or not numbers.size or self.scale not in (None, 1) or offset % 1:
             return
-        if numbers.dtype.itemsize <= 4 and abs(offset) < _EXACT // 2:
+        if numbers.dtype.itemsize <= 4 and abs(offset) < EXACT // 2:
             return
-        if max(-int(numbers.min()), int(numbers.max())) + abs(offset) < _EXACT:
+        if max(-int(numbers.min()), int(numbers.max())) + abs(offset) < EXACT:
             return
-        is_wide = np.abs(numbers.astype("f8")) + abs(offset) >= _EXACT
+        is_wide = np.abs(numbers.astype("f8")) + abs(offset) >= EXACT
         where = np.flatnonzero(is_wide & ~self.is_missing(stored))
         exact = numbers.ravel()[where].astype(object) + int(offset)
         rounded = exact[values.ravel()[where].astype(object) != exact]
@@ -348,242 +341,6 @@ class CFEncoding:
             result = np.full(stored.shape, "NaT", dates.dtype)
         result[is_present] = dates
         return result
-
-    # -------------------------------------------------------------- values to stored numbers
-
-    def encode(
-        self,
-        values: npt.ArrayLike,
-        *,
-        variable: str = "",
-        origin: Sequence[int] = (),
-        lossy: Lossy = "error",
-        exact: bool = False,
-        hint: str = "choose another encoding",
-    ) -> npt.NDArray[Any]:
-        """Return the numbers that stand for values. Only rounding within half a step, or of floats, changes values.
-
-        Arrays of times and of strings of fixed length are checked as well. Other values are returned as they are.
-
-        Args:
-            values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT, ``None`` and masked ones are missing.
-            variable: The name of the variable, for messages.
-            origin: The indices of the first value, for messages; by default zeros.
-            lossy: What to do with other values: ``"error"``, ``"warn"``, or ``"allow"`` to store other numbers for them. Whole
-                numbers out of range lose their highest bits, as in casts of integers. Infinity in integers, and missing
-                values without a number for them, become 0. Too large numbers become infinity in floating-point types.
-                Numbers that stand for missing values are stored, and read as missing. Strings are cut, imaginary parts
-                are left out, and times that are not exact are rounded to the units.
-            exact: Whether numbers without a scale must be whole to be stored as integers.
-            hint: What to do about an error, for its message.
-
-        Raises:
-            EncodingError: If the encoding cannot represent a value, or it would be read as a missing one.
-        """
-        self._check_meaning("encode")
-        source, masked = np.asarray(values), np.ma.getmask(values)
-        if source.dtype.kind in "mM" and masked is not np.ma.nomask:
-            source = np.where(masked, np.array("NaT", source.dtype), source)
-        report = _Report(self, variable, source, tuple(origin), lossy, hint)
-        if self.dtype.kind not in _NUMBERS + "mM" and np.any(masked):
-            raise report.type_error("values without a mask")
-        if self.dtype.kind in "mM":
-            return self._encode_native_times(source, report)
-        if self.dtype.kind in "SU":
-            return self._encode_strings(source, report)
-        if self.dtype.kind not in _NUMBERS:
-            return source
-        missing = _missing_values(source) | masked
-        numbers = self._numbers_of(source, missing, report)
-        packed = self._packed(numbers)
-        result = self._cast(packed, numbers, missing, report, exact=exact)
-        if self.is_packed and numbers.dtype.kind in "iu" and lossy != "allow":
-            is_rounded = self._is_rounded(numbers, packed, result)
-            report.refuse(is_rounded & ~missing, "double precision, in which it is packed, does not represent it")
-        marker = self.missing_number
-        if marker is not None:
-            result[missing] = marker
-        else:
-            report.refuse(
-                missing, "it is missing, and the encoding does not specify _FillValue, the number for missing values"
-            )
-        report.refuse(self._is_marked(result) & ~missing, "its number stands for missing values")
-        return result.view(self.dtype.newbyteorder("=")).astype(self.dtype, copy=False)
-
-    def _encode_native_times(self, values: npt.NDArray[Any], report: _Report) -> npt.NDArray[Any]:
-        if values.dtype.kind != self.dtype.kind:
-            raise report.type_error(f"values of the data type {self.dtype}")
-        result = values.astype(self.dtype)
-        report.refuse((result.astype(values.dtype) != values) & ~np.isnat(values), f"it is not exact in {self.dtype}")
-        return result
-
-    def _encode_strings(self, values: npt.NDArray[Any], report: _Report) -> npt.NDArray[Any]:
-        kind = self.dtype.kind
-        if values.dtype.kind in "OT" and all(isinstance(value, str | bytes) for value in values.flat):
-            values = values.astype(object)
-        elif values.dtype.kind not in "SU":
-            raise report.type_error("strings of a fixed length")
-        if values.dtype.kind != kind:
-            try:
-                values = values.astype(kind) if values.size else np.empty(values.shape, self.dtype)
-            except UnicodeError as error:
-                raise EncodingError(f"{report.name}: {error}", variable=report.variable) from error
-        result, most = values.astype(self.dtype), self.dtype.itemsize // (4 if kind == "U" else 1)
-        report.refuse(np.asarray(result != values), f"strings have at most {most} character{'' if most == 1 else 's'}")
-        return result
-
-    def _numbers_of(
-        self, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_], report: _Report
-    ) -> npt.NDArray[Any]:
-        """Return times as numbers in the units of the encoding, and numbers as they are."""
-        if not are_dates(values) and not (self.times is not None and missing.all()):
-            if values.dtype.kind not in _NUMBERS or self.times is not None:
-                raise report.type_error("numbers" if self.times is None else f"times in {self.times.units!r}")
-            return values
-        if self.times is None:
-            raise report.type_error("numbers without units of times")
-        try:
-            present = dates_to_numbers(values[~missing], self.times) if not missing.all() else np.zeros(0, np.int64)
-        except CodecError as error:
-            raise EncodingError(f"{report.name}: {error}", variable=report.variable) from error
-        numbers = np.zeros(values.shape, present.dtype)
-        numbers[~missing] = present
-        if self.number_dtype.kind in "iu" and not self.is_packed:
-            report.refuse(numbers != np.rint(numbers), f"it is not a whole number of {self.times.units!r}")
-        return numbers
-
-    def _packed(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return numbers without offset and scale, in double precision."""
-        if not self.is_packed:
-            return numbers
-        packed = numbers.astype("c16" if numbers.dtype.kind == "c" else "f8")
-        with np.errstate(all="ignore"):
-            if self.offset is not None:
-                packed -= self.offset
-            if self.scale is not None:
-                packed /= self.scale
-        return packed
-
-    def _is_rounded(
-        self, integers: npt.NDArray[Any], packed: npt.NDArray[Any], numbers: npt.NDArray[Any]
-    ) -> npt.NDArray[np.bool_]:
-        """Return which integers are packed to numbers whose values differ by more than half a step."""
-        near, result = integers.astype("f8"), np.zeros(integers.shape, np.bool_)
-        where = (np.abs(near) >= _EXACT) | (np.abs(packed) >= _EXACT)
-        step = 1.0 if self.scale is None else self.scale
-        with np.errstate(all="ignore"):
-            values = numbers[where].astype("f8") * step + (self.offset or 0)
-        pairs = zip(integers[where].tolist(), near[where].tolist(), strict=True)
-        rest = np.array([exact - int(rounded) for exact, rounded in pairs], "f8")
-        result[where] = np.abs(values - near[where] - rest) > abs(step) / 2
-        return result
-
-    def _cast(
-        self,
-        packed: npt.NDArray[Any],
-        numbers: npt.NDArray[Any],
-        missing: npt.NDArray[np.bool_],
-        report: _Report,
-        *,
-        exact: bool,
-    ) -> npt.NDArray[Any]:
-        """Return numbers in the data type of the encoding, still without those for missing values."""
-        dtype = self.number_dtype.newbyteorder("=")
-        if packed.dtype.kind == "b":  # which NumPy does not compare with the limits of 64-bit integers
-            packed = packed.astype(np.uint8)
-        if packed.dtype.kind == "c" != dtype.kind:
-            report.refuse((np.imag(packed) != 0) & ~missing, f"it is complex, and the stored numbers are {dtype}")
-            packed = np.real(packed)
-        if dtype.kind in "fc":
-            with np.errstate(all="ignore"):
-                result = packed.astype(dtype)
-            lost = np.isfinite(numbers) & ~np.isfinite(result)
-            report.refuse(lost & ~missing, f"the largest number of {dtype} is {np.finfo(dtype).max}")
-            return result
-        low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-        rounded = np.rint(packed) if packed.dtype.kind == "f" else packed
-        if packed.dtype.kind == "f":  # floats cannot represent the largest 64-bit integers, but the number after them
-            fits = (rounded >= float(low)) & (rounded < float(high + 1))
-        else:
-            fits = (rounded >= low) & (rounded <= high)
-        if dtype.kind == "b" or (exact and not self.is_packed):
-            fits &= rounded == packed
-        report.refuse(~fits & ~missing, f"{dtype} {self._limits(low, high, exact=exact)}", packed)
-        # What a cast of floats out of range returns depends on the processor.
-        safe = np.where(missing, np.zeros((), rounded.dtype), rounded)
-        lost = ~fits & ~missing
-        if dtype.kind in "iu" and safe.dtype.kind == "f" and lost.any():
-            result = np.where(lost, 0, safe).astype(dtype)
-            result[lost] = _wrapped(safe[lost], dtype)
-            return np.asarray(result)
-        return np.asarray(safe.astype(dtype))
-
-    def _limits(self, low: int, high: int, *, exact: bool) -> str:
-        text = f"represents {'whole numbers' if exact and not self.is_packed else 'numbers'} from {low:,} to {high:,}"
-        scaling = [f"{key} {value}" for key, value in ((SCALE, self.scale), (OFFSET, self.offset)) if value is not None]
-        return f"{text}, with {' and '.join(scaling)}" if scaling else text
-
-
-@dataclass(frozen=True)
-class _Report:
-    """Reports values that an encoding cannot represent."""
-
-    encoding: CFEncoding
-    variable: str
-    values: npt.NDArray[Any]
-    origin: tuple[int, ...]
-    lossy: Lossy
-    hint: str
-
-    @property
-    def name(self) -> str:
-        """The name of the variable, for messages."""
-        return repr(self.variable) if self.variable else "the variable"
-
-    def type_error(self, expected: str) -> EncodingError:
-        """Return the error for values of another kind."""
-        kind = "dates" if are_dates(self.values) else f"values of the data type {self.values.dtype}"
-        return EncodingError(f"{self.name} contains {kind}, but {expected} are stored", variable=self.variable)
-
-    def refuse(self, wrong: npt.NDArray[np.bool_], reason: str, packed: npt.NDArray[Any] | None = None) -> None:
-        """Raise an error or warn if some values are wrong."""
-        if self.lossy == "allow" or not wrong.any():
-            return
-        place = tuple(int(index) for index in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-        index = tuple(at + start for at, start in zip(place, self.origin or (0,) * len(place), strict=True))
-        value = self.values[place]
-        is_date = are_dates(self.values)
-        value = value if is_date or not isinstance(value, np.generic) else value.item()
-        is_scaled = packed is not None and self.encoding.is_packed
-        number = f", the number {packed[place]:g}," if packed is not None and is_scaled else ""
-        at = f" at index {', '.join(map(str, index))}" if index else ""
-        shown = str(value) if is_date else repr(value)
-        text = (
-            f"the value {shown}{number}{at} of {self.name} cannot be stored: {reason}; "
-            f"{int(wrong.sum()):,} of {wrong.size:,} values are affected; {self.hint}"
-        )
-        if self.lossy == "error":
-            raise EncodingError(text, variable=self.variable, index=index, value=value)
-        warnings.warn(text, UserWarning, stacklevel=2)
-
-
-def _wrapped(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return whole numbers out of the range of a data type as the casts of integers do: without their highest bits."""
-    most = 2.0**64
-    numbers = np.fmod(np.where(np.isfinite(numbers), numbers, 0.0).astype("f8"), most)
-    numbers = np.where(numbers >= most / 2, numbers - most, np.where(numbers < -most / 2, numbers + most, numbers))
-    return numbers.astype("i8").astype(dtype)
-
-
-def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    kind = values.dtype.kind
-    if kind in "mM":
-        return np.asarray(np.isnat(values))
-    if kind in "fc":
-        return np.asarray(np.isnan(values))
-    if kind == "O":
-        return np.array([value is None or value != value for value in values.flat], np.bool_).reshape(values.shape)  # noqa: PLR0124
-    return np.zeros(values.shape, np.bool_)
 
 
 def unpacked_limits(

@@ -20,6 +20,7 @@ from zarrasync.metadata.conventions.cf_times import (
     FINE_DAYS,
     MICROSECOND_DAYS,
     Instants,
+    date_of_day,
     day_number,
     duration_units,
     instants,
@@ -100,12 +101,10 @@ class TimeAxis:
             return str(value)
         if not self.calendar:
             return str(np.timedelta64(int(value) * self.tick, "ns").astype("m8[s]"))
-        text = str(np.datetime64(int(value) * self.tick // 1_000_000_000, "s")).removesuffix("T00:00:00")
-        return (
-            text
-            if is_same_calendar(self.calendar, "proleptic_gregorian")
-            else f"{text} (days since 1970 in {self.calendar})"
-        )
+        day, rest = divmod(int(value) * self.tick, _DAY)
+        year, month, day = date_of_day(self.calendar, day)
+        time = str(np.datetime64(rest // 1_000_000_000, "s")).removeprefix("1970-01-01").removesuffix("T00:00:00")
+        return f"{year:04}-{month:02}-{day:02}{time}"
 
     # -------------------------------------------------------------- labels
 
@@ -343,8 +342,29 @@ class Coordinate:
                     f"a mask of {self.name!r} needs {len(self.labels):,} elements, found {len(items):,}", name=self.name
                 )
             return np.flatnonzero(items)
-        keys = self.times.keys(items) if self.times is not None else self._values(items)
-        return self.labels.find(keys, query.method, tolerance)
+        if not items.size:  # of any data type
+            return np.empty(0, np.intp)
+        if self.times is not None:
+            return self.labels.find(self.times.keys(items), query.method, tolerance)
+        if items.dtype.kind == "f" and self.labels.values.dtype.kind in "iu" and not hasattr(label, "dtype"):
+            items = np.array(label, object)  # NumPy has rounded integers of a list with fractions, or with both signs
+        positions = np.empty(len(items), np.intp)
+        for alike, keys in self._alike(items):
+            positions[alike] = self.labels.find(keys, query.method, tolerance)
+        return positions
+
+    def _alike(self, labels: npt.NDArray[Any]) -> list[tuple[Any, npt.NDArray[Any]]]:
+        """Return labels in data types in which they are compared exactly, and which labels have each of them."""
+        own, kind = self.labels.values.dtype, labels.dtype.kind
+        if own.kind not in "iu" or kind not in "iufO" or (kind != "O" and self._dtype(labels).kind == own.kind):
+            return [(slice(None), self._values(labels))]
+        numbers = [int(n) if isinstance(n, float) and n.is_integer() else n for n in labels.tolist()]
+        wide, whole = np.dtype(f"{own.kind}8"), np.array([isinstance(number, int) for number in numbers], np.bool_)
+        low, high = int(np.iinfo(wide).min), int(np.iinfo(wide).max)
+        fits = np.array([isinstance(number, int) and low <= number <= high for number in numbers], np.bool_)
+        groups = ((fits, wide), (whole & ~fits, np.dtype("f8")), (~whole, None))
+        chosen = [(np.flatnonzero(group), dtype) for group, dtype in groups if group.any()]
+        return [(places, self._values(np.array([numbers[at] for at in places], dtype))) for places, dtype in chosen]
 
     def _scalar(self, label: Any, method: str | None, tolerance: Any) -> Position:
         if method is None and self.times is not None and self.times.is_partial(label):
@@ -379,7 +399,8 @@ class Coordinate:
         if label is None:
             return None
         if self.times is not None and isinstance(label, str):
-            return self.times.interval(label)
+            low, high = self.times.interval(label)
+            return (low, high) if low > high or self.times.is_partial(label) else (low, low)
         key = self._key(label)
         return key, key
 
@@ -400,6 +421,8 @@ class Coordinate:
                 labels = np.char.decode(labels, "utf-8", "surrogateescape")
             if labels.dtype.kind not in "OTU" or not all(isinstance(label, str) for label in labels.flat):
                 raise self._wrong_type(labels, "strings")
+        elif labels.dtype.kind == "O" and labels.size and all(isinstance(label, int) for label in labels.flat):
+            labels = labels.astype("f8")  # integers of more than 64 bits
         elif labels.dtype.kind not in "biuf":
             raise self._wrong_type(labels, "numbers")
         return labels.astype(self._dtype(labels))

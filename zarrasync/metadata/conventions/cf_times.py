@@ -22,6 +22,8 @@ CALENDARS = (
 """The calendars that CF specifies."""
 _SYNONYMS = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
 """Calendars with two names."""
+_EMPTY = "(empty)"
+"""Stands for an attribute without a name, because ``TimeUnits`` has no calendar for durations."""
 _GREGORIAN = {"standard", "proleptic_gregorian"}
 """Calendars that agree for all dates since the Gregorian reform."""
 _DAY = 86_400_000_000_000
@@ -82,7 +84,7 @@ def units_of(attributes: Mapping[str, Any]) -> TimeUnits | None:
     units = attributes.get(UNITS)
     if not isinstance(units, str) or " since " not in units:
         return None
-    calendar = str(attributes.get(CALENDAR, "standard")).lower()
+    calendar = str(attributes.get(CALENDAR, "standard")).strip().lower() or _EMPTY
     return TimeUnits(units, _SYNONYMS.get(calendar, calendar))
 
 
@@ -186,6 +188,19 @@ def day_number(calendar: str, year: int, month: int, day: int) -> int:
         CodecError: If the calendar is unknown or has no such day.
     """
     return _day(TimeUnits("", _SYNONYMS.get(calendar, calendar)), year, month, day)
+
+
+def date_of_day(calendar: str, number: int) -> tuple[int, int, int]:
+    """Return the year, the month and the day of a number of ``day_number``."""
+    year = 1970 + number // 366
+    while day_number(calendar, year + 1, 1, 1) <= number:
+        year += 1
+    while day_number(calendar, year, 1, 1) > number:
+        year -= 1
+    month = max(month for month in range(1, 13) if day_number(calendar, year, month, 1) <= number)
+    day = number - day_number(calendar, year, month, 1) + 1
+    is_reformed = is_same_calendar(calendar, "standard") and calendar != "proleptic_gregorian"
+    return year, month, day + 10 * (is_reformed and (year, month) == _REFORM[:2] and day > 4)
 
 
 # ------------------------------------------------------------------ numbers

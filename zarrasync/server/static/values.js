@@ -28,7 +28,7 @@ const fill = latest(async (signal) => {
   const hasFields = told.fields && !across; // in columns of their own
   const lines = (axes.length ? told.data : [told.data]).map((line) => (across || hasFields ? line : [line]));
   const names = across ? lines[0]?.map((_, n) => coordinate(across, column + n)) ?? [] : told.fields ?? [told.unit ? `value [${told.unit}]` : "value"];
-  const columns = names.map((name, n) => columnOf(name, lines.map((line) => line[n]), hasFields ? {} : told));
+  const columns = names.map((name, n) => columnOf(name, lines.map((line) => line[n]), hasFields ? { dtype: told.field_dtypes[n] } : told));
   if (axes.length) columns.unshift({ name: titled(down), texts: lines.map((_, n) => coordinate(down, row + n)), isNumeric: !down.labels });
   const rows = lines.map((_, n) => columns.map(({ texts }) => texts[n]));
   const numeric = columns.flatMap(({ isNumeric }, n) => (isNumeric ? [n] : []));
@@ -38,18 +38,25 @@ const fill = latest(async (signal) => {
 
 /** A column of values as texts: dates without the time of day if it is midnight for all of them. */
 function columnOf(name, items, told) {
-  const texts = items.map((item) => asText(item, told));
+  const texts = withShortDates(items, told).map((item) => asText(item, told));
   const isNumeric = /^(u?int|float|bfloat|complex)/.test(told.dtype) || items.every((item) => item === null || typeof item === "number");
-  const isDate = told.calendar || told.dtype?.startsWith("datetime");
-  const isShort = isDate && items.every((item) => item === null || MIDNIGHT.test(item));
-  return { name, texts: isShort ? texts.map((text) => text.replace(MIDNIGHT, "")) : texts, isNumeric };
+  return { name, texts, isNumeric };
+}
+
+function withShortDates(items, { dtype, calendar, field_dtypes: dtypes }) {
+  if (dtypes) {
+    const fields = dtypes.map((dtype, n) => withShortDates(items.map((item) => item[n]), { dtype }));
+    return items.map((_, row) => fields.map((field) => field[row]));
+  }
+  const isShort = (calendar || dtype?.startsWith("datetime")) && items.every((item) => item === null || MIDNIGHT.test(item));
+  return isShort ? items.map((item) => item?.replace(MIDNIGHT, "") ?? null) : items;
 }
 
 /** A value as text: complex numbers in one string, fields of structs with commas, a sign for missing values. */
-function asText(value, { dtype = "", unit = "" }) {
+function asText(value, { dtype = "", unit = "", field_dtypes: dtypes }) {
   if (value === null) return "missing";
   if (Array.isArray(value) && dtype.startsWith("complex")) return `${value[0]} ${value[1] < 0 ? "−" : "+"} ${Math.abs(value[1])}i`;
-  if (typeof value === "object") return Array.isArray(value) ? value.map((item) => asText(item, {})).join(", ") : JSON.stringify(value);
+  if (typeof value === "object") return Array.isArray(value) ? value.map((item, n) => asText(item, { dtype: dtypes?.[n] })).join(", ") : JSON.stringify(value);
   return unit && !shown.axes.length ? withUnit(value, unit) : `${value}`;
 }
 

@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync.errors import ChecksumError, CodecError, ShapeError
+from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET, SCALE, UNSIGNED, signed_dtype
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import TimeUnits, convert_numbers
-
-_NUMBERS = "biufc"
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
@@ -31,15 +29,12 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], name: str) ->
     if dtype.kind in "OT":
         return values.astype(object)
     try:
-        converted = transfer.cast(values, dtype)
-        if values.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS:
-            transfer.check_cast(values, converted)
-    except (ChecksumError, CodecError) as error:
+        return transfer.cast_exactly(values, dtype)
+    except CodecError as error:
         raise _unfit(
-            f"the values of {name} do not fit the data type {dtype} of the destination: {error}; choose a data type that "
-            "represents them in the encoding of the variable, such as f8, or convert the file first"
+            f"the values of {name} do not fit the data type {dtype} of the destination: {error}; the encoding of the "
+            "variable specifies its data type"
         ) from error
-    return converted
 
 
 def _unfit(message: str) -> CodecError:

@@ -20,8 +20,10 @@ from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag, raise_if_cancel
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan_location import PlanLocation
 from zarrasync.bulk.jobs.runs import Run
+from zarrasync.errors import StoreError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import Entry, Lease
+from zarrasync.testing import FaultyStore
 
 
 class Distant(stores.WrapperStore):
@@ -241,3 +243,38 @@ async def test_a_copy_that_is_cancelled_before_it_releases_its_claim():
     assert is_cancelled.is_set()
     assert [key for key in await dest.list() if ".ingest" in key] == []
     np.testing.assert_array_equal(await za.load(dest), np.arange(4))
+
+
+def test_an_erase_that_happened_although_it_failed():
+    """The claim that another job has taken since stays."""
+    memory = stores.MemoryStore()
+
+    class TimedOut(stores.WrapperStore):
+        async def erase_values(self, keys: Any) -> None:
+            await self.inner.erase_values(keys)
+            if ".ingest/claim" in keys:
+                other.acquire(0)
+                raise StoreError("timed out", key=keys[0])
+
+    claim, other = Claim(TimedOut(memory), ""), Claim(memory, "")
+    claim.acquire(0)
+    claim.release()
+    other.check()
+    assert other.entry == Claim(memory, "").folder.claim()
+    other.release()
+    assert [key for key in memory.values if not key.endswith("/refused")] == []
+
+
+def test_a_plan_ends_before_its_document_is_erased():
+    """If the process is killed in between, the plan does not count as lost, and keeps no other job away."""
+    memory = stores.MemoryStore()
+    dest = FaultyStore(memory, fails=lambda operation, key: operation == "erase")
+    claim = Claim(dest, "")
+    claim.acquire(0)
+    claim.update(plan="digest")
+    claim.folder.put(".ingest/plan.json", b"{}")
+    claim.plan_only()
+    with claim.of_plan("digest"):
+        pass
+    assert {bytes(value) for value in memory.values.values()} == {b'{"finished": true}'}
+    assert Claim(memory, "").planned() == {}

@@ -163,7 +163,7 @@ class PyramidWork(ClaimedWork):
     async def erase(self) -> None:
         pyramid = await self._pyramid()
         if not pyramid.is_published():  # by an earlier job
-            await pyramid.erase(level.path for level in pyramid.written)
+            await pyramid.drop()
 
     # -------------------------------------------------------------- in one call
 

@@ -39,6 +39,8 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Store
 
+_ERASED = "erased"
+"""The member of an attribute of the group that names the levels of an earlier pyramid while they are erased."""
 _FIRST = "0"
 """The name of the finest level in a new group."""
 Convention: TypeAlias = Literal["auto", "ome", "ome-0.4", "ome-0.5", "ome-0.6", "zarr-conventions"]
@@ -167,12 +169,9 @@ class Pyramid:
         Raises:
             NodeExistsError: If other nodes exist.
         """
-        group, overwrite, kept = self.group, self.request.overwrite, {level.path for level in self.levels}
-        described = meaning_of(group.metadata).levels if overwrite else ()
-        if described:  # first, so that readers of the description find no level that is erased or unfinished
-            rest = [level for level in self.levels if level not in self.written]
-            await _update(group, replace(self, levels=rest)._group_attributes())  # noqa: SLF001  # of the same class
-            await self.erase(level.path for level in described[1:] if level.path not in kept)
+        group, overwrite = self.group, self.request.overwrite
+        if overwrite:
+            await self._withdraw()
         for name, node in (self.shared or {}).items():
             report = await copy(
                 node,
@@ -186,7 +185,29 @@ class Pyramid:
             notes += report.notes
         return [await self._make_level(level) for level in self.written]
 
-    async def erase(self, paths: Iterable[str]) -> None:
+    async def _withdraw(self) -> None:
+        """Erase the levels of an earlier pyramid that this one does not have, after their description.
+
+        Readers of a description find no level that is erased or unfinished. The attributes name the levels meanwhile, so that
+        a repeated call erases them if this process is killed.
+        """
+        described, noted = meaning_of(self.group.metadata).levels, self.group.attrs.get(ORIGIN)
+        names = noted.get(_ERASED) if isinstance(noted, Mapping) else None
+        left = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        kept, left = {level.path for level in self.levels}, [*left, *(level.path for level in described[1:])]
+        erased = [path for path in dict.fromkeys(left) if path not in kept]
+        if described or erased:
+            rest = [level for level in self.levels if level not in self.written]
+            attributes = replace(self, levels=rest)._group_attributes()  # noqa: SLF001  # of the same class
+            await _update(self.group, {**attributes, **({ORIGIN: {_ERASED: erased}} if erased else {})})
+            await self._erase(erased)
+
+    async def drop(self) -> None:
+        """Erase the levels, which are not described."""
+        await self._erase(level.path for level in self.written)
+        await _update(self.group, _without_note(self.group.attrs))
+
+    async def _erase(self, paths: Iterable[str]) -> None:
         """Erase the arrays of levels at paths relative to the group."""
         for path in paths:
             handle = handle_of(self.group).child(path)
@@ -282,11 +303,15 @@ class Pyramid:
         return {name: value for name, value in found.items() if value}
 
     def _group_attributes(self) -> dict[str, Any]:
-        source, attributes, method = self.source, self.group.attrs, self.method
+        source, attributes, method = self.source, _without_note(self.group.attrs), self.method
         if not self.is_geo:
             return ome_pyramid_attributes(attributes, self.version, source.axes, self.levels, method)
         names = [axis.name for axis in source.axes[-2:]]
         return geo_pyramid_attributes(attributes, names, source.affine, source.crs, self.levels, method)
+
+
+def _without_note(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name != ORIGIN}
 
 
 async def _update(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:

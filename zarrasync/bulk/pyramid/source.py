@@ -185,7 +185,11 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: PyramidAxes) -> Py
     meaning = meaning_of(metadata) if metadata is not None else Meaning()
     context = meaning.for_member(name, meaning_of(array.metadata), is_array=True)
     axes = axes_of(array.metadata, context.axes)
-    if _is_image(meaning) and any(level.path == name for level in meaning.levels) and any(axis.step is None for axis in axes):
+    if (
+        _is_image(meaning)
+        and any(level.path == name for level in meaning.levels)
+        and any(axis.step is None for axis in axes)
+    ):
         raise MetadataError(
             f"the coordinates of {array.name} are not a scale and an offset along each axis, so coarser levels cannot be "
             "described"

@@ -250,11 +250,11 @@ def test_an_erase_that_happened_although_it_failed():
     memory = stores.MemoryStore()
 
     class TimedOut(stores.WrapperStore):
-        async def erase_values(self, keys: Any) -> None:
-            await self.inner.erase_values(keys)
-            if ".ingest/claim" in keys:
+        async def erase(self, key: str, *, if_version: Any = None) -> None:
+            await self.inner.erase(key)
+            if key == ".ingest/claim":
                 other.acquire(0)
-                raise StoreError("timed out", key=keys[0])
+                raise StoreError("timed out", key=key)
 
     claim, other = Claim(TimedOut(memory), ""), Claim(memory, "")
     claim.acquire(0)
@@ -265,16 +265,23 @@ def test_an_erase_that_happened_although_it_failed():
     assert [key for key in memory.values if not key.endswith("/refused")] == []
 
 
-def test_a_plan_ends_before_its_document_is_erased():
-    """If the process is killed in between, the plan does not count as lost, and keeps no other job away."""
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_plan_that_another_job_has_stored_since(refuses: bool):
+    """Its document stays, although it lies where the document of the plan was that ends."""
     memory = stores.MemoryStore()
-    dest = FaultyStore(memory, fails=lambda operation, key: operation == "erase")
-    claim = Claim(dest, "")
+
+    def make_next(operation: str, key: str) -> bool:
+        if operation == "erase" and key == ".ingest/plan.json" and memory.values[key] == b"{}":
+            bridge.run(memory.put(key, b'{"plan": "next"}'), blocking=True)
+        return refuses and operation == "erase"
+
+    claim = Claim(FaultyStore(memory, fails=make_next), "")
     claim.acquire(0)
     claim.update(plan="digest")
     claim.folder.put(".ingest/plan.json", b"{}")
     claim.plan_only()
     with claim.of_plan("digest"):
         pass
-    assert {bytes(value) for value in memory.values.values()} == {b'{"finished": true}'}
+    assert memory.values.pop(".ingest/plan.json") == b'{"plan": "next"}'
+    assert {bytes(value) for value in memory.values.values()} == ({b'{"finished": true}'} if refuses else set())
     assert Claim(memory, "").planned() == {}

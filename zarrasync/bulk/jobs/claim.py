@@ -280,7 +280,7 @@ class Claim(Lease):
         """Forget the job of an earlier owner, which is published now."""
         self.folder.forget_tasks()
         self.found = {}
-        self._replace(_without_job)
+        self._replace(lambda entry: {name: entry[name] for name in (*_OWN, *_KEPT) if name in entry})
 
     # -------------------------------------------------------------- releasing
 
@@ -312,8 +312,7 @@ class Claim(Lease):
             return
         self.stop()
         with ignore_cancellation():
-            # If this process was suspended until now, another job may have the claim.
-            if self._run(self.change(_without_job)):  # a plan without a document would count as lost
+            if self._run(self.renew()):  # if this process was suspended until now, another job may have the claim
                 entry, (_, version) = self.entry, self._known
                 is_interrupted = bool(entry.get("interrupted"))
                 self.folder.remove_claim(version, is_interrupted=is_interrupted, above=_created(entry))
@@ -325,11 +324,6 @@ class Claim(Lease):
         is_kept = error is not None and not self.is_published and "plan" in {**self.entry, **self._notes}
         is_kept |= bool(self.entry.get("cut"))
         self.restore() if is_kept else self.release()
-
-
-def _without_job(content: Entry) -> Entry:
-    """Return the content of a claim whose job has ended."""
-    return {name: content[name] for name in (*_OWN, *_KEPT) if name in content}
 
 
 def _created(content: Mapping[str, Any]) -> int:

@@ -35,7 +35,7 @@ async def erase_notes(store: Store, folder: str, keys: Sequence[str], version: o
         version: The version of a single value that other jobs may replace. Default: the version after the erase has failed.
     """
     try:
-        await store.erase_values(keys)
+        await (store.erase_values(keys) if version is None else _erase_version(store, keys[0], version))
     except (StoreError, PermissionError):
         values = await store.fetch([Request(key) for key in keys], versions=True)
         stored = {key: value for key, value in zip(keys, values, strict=True) if value and value.data != FINISHED}
@@ -44,6 +44,15 @@ async def erase_notes(store: Store, folder: str, keys: Sequence[str], version: o
         for key, value in stored.items():
             with suppress(WriteConflictError):
                 await store.put(key, FINISHED, if_version=value.version if version is None else version)
+
+
+async def _erase_version(store: Store, key: str, version: object) -> None:
+    try:
+        await store.erase(key, if_version=version)
+    except UnsupportedOperation:
+        await store.erase(key)
+    except WriteConflictError:  # another job has replaced the value
+        pass
 
 
 class ClaimFolder:
@@ -120,17 +129,21 @@ class ClaimFolder:
             directories.remove_empty(f"{self.path}/", above)
 
     def remove_claim(self, version: object, *, is_interrupted: bool, above: int = 0) -> None:
-        """Remove the folder with the claim, which belongs to no plan any more.
+        """Remove the folder with the claim.
 
         Args:
             version: The version of the claim.
             is_interrupted: Whether processes were killed, so that temporary files of theirs may lie in the dataset.
             above: The number of directories above it that jobs have created. Empty ones are removed.
         """
-        self.forget_tasks(with_plan=True)
+        self.forget_tasks()
         if is_interrupted and (directories := self._store.directories) is not None:
             directories.remove_unfinished(self._prefix)
+        plans = [] if self.is_own else [Request(self._plan_key)]
+        found = run_blocking(self._store, self._store.fetch(plans, versions=True))
         run_blocking(self._store, erase_notes(self._store, self.path, [self.claim_key], version))
+        for plan in filter(None, found):  # afterwards, because a plan without a document counts as lost
+            run_blocking(self._store, erase_notes(self._store, self.path, [self._plan_key], plan.version))
         self.remove(above)
 
     def check_erases(self) -> None:
@@ -211,15 +224,10 @@ class ClaimFolder:
         for number in sorted(self.finished(digest)):
             yield self._get(self.task_key(digest, number)) or b""
 
-    def forget_tasks(self, *, with_plan: bool = False) -> None:
-        """Remove marks and notes, because the result is published, or other tasks will replace the values.
-
-        Args:
-            with_plan: Whether to remove the document of the plan as well.
-        """
+    def forget_tasks(self) -> None:
+        """Remove marks and notes, because the result is published, or other tasks will replace the values."""
         if self._has_marks:
-            kept = (self.claim_key, *([] if with_plan else [self._plan_key]))
-            others = [key for key in self._keys() if key not in kept]
+            others = [key for key in self._keys() if key not in (self.claim_key, self._plan_key)]
             self.erase([key for key in others if not (self.keeps and key.startswith(f"{self.path}/{KEPT}/"))])
 
     def wait_for_runs(self, wait: float) -> bool:

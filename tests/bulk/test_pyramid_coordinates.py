@@ -10,7 +10,7 @@ import pytest
 
 from tests.bulk.test_pyramid import VALUES, levels_of, write
 from tests.support.api import Api
-from zarrasync import PyramidAxes, sync
+from zarrasync import PyramidAxes, stores, sync
 from zarrasync.cli import main
 
 
@@ -87,3 +87,36 @@ async def test_variables_that_levels_share(api: Api, tmp_path: Path, zarr_format
     for name in ("time", "code", "height", "y", "x"):
         np.testing.assert_array_equal(level[name], coarse[name])
     np.testing.assert_allclose(level["image" if convention == "ome" else "data"], coarse.t)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"spatial:dimensions": ["y", "x"], "proj:code": "EPSG:3857"},
+        {"spatial:dimensions": ["y", "x"], "spatial:transform": [1.0, 0.5, 0.0, 0.5, -1.0, 0.0]},
+    ],
+    ids=["none", "only a reference system", "rotated"],
+)
+@pytest.mark.parametrize("is_planned", [False, True])
+async def test_a_pyramid_without_regular_coordinates_can_be_repeated(api: Api, attributes: Any, is_planned: bool):
+    """No coordinates are invented for the finest level, neither by the first call nor by the next one."""
+    sync.create_group(store := stores.MemoryStore())
+    array = sync.create_array(store, path="0", data=VALUES[0, :64, :64], chunks=(16, 16), dimension_names=("y", "x"))
+    array.update_attributes(attributes)
+
+    async def run(**options: Any) -> list[int]:
+        if is_planned:
+            plan = await api(api.plan_pyramid(store, levels=3, **options))
+            await api(plan.run())
+            await api(plan.finish())
+            return [0, 0]
+        return [level.blocks for level in (await api(api.pyramid(store, levels=3, **options))).levels]
+
+    await run(convention="zarr-conventions")
+    before = dict(sync.open_group(store).attrs), dict(sync.open_array(store, path="0").attrs)
+    assert before[1].get("spatial:transform") == attributes.get("spatial:transform")
+    assert await run(convention="zarr-conventions") == [0, 0]
+    assert await run() == [0, 0]  # which keeps the convention
+    await run(convention="zarr-conventions", overwrite=True)
+    assert (dict(sync.open_group(store).attrs), dict(sync.open_array(store, path="0").attrs)) == before

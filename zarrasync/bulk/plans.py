@@ -149,8 +149,7 @@ class LostWork(PlannedWork):
     to_json = run = run_tasks = is_finished = complete = _refuse
 
     def drop(self, claim: Claim) -> None:
-        if claim.found.get("is_new") and not self.store.checks_bounds:
-            run_blocking(self.store, self._erase(claim.found))
+        run_blocking(self.store, self._erase(claim.found))
 
     async def _erase(self, found: Mapping[str, Any]) -> None:
         """Erase the values of arrays whose documents are not stored."""

@@ -48,6 +48,12 @@ class CopyReport(JobReport):
     seconds: float = 0.0
     members: dict[str, IngestReport] = field(default_factory=dict)
 
+    def add(self, name: str, part: IngestReport) -> None:
+        """Add the report of an array."""
+        self.members[name] = part
+        self.copied, self.skipped = self.copied + part.blocks, self.skipped + part.skipped
+        self.nbytes += part.nbytes
+
     def summary(self) -> str:
         done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} skipped" if self.skipped else "")
         nodes = f"{counted(self.arrays, 'array')} and {counted(self.groups, 'group')}"
@@ -358,6 +364,10 @@ class PyramidReport(JobReport):
     left_out: list[str] = field(default_factory=list)
     retries: int = 0
     seconds: float = 0.0
+
+    def add(self, path: str, shape: tuple[int, ...], part: IngestReport) -> None:
+        """Add the report of a level."""
+        self.levels.append(LevelReport(path, shape, part.blocks, part.skipped, part.nbytes, part.seconds))
 
     def summary(self) -> str:
         return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"

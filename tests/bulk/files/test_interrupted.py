@@ -239,7 +239,7 @@ def test_two_at_once(tmp_path: Path):
 def test_a_worker_that_is_killed_last(tmp_path: Path, number: int):
     """One of two idle workers holds a lock. If it is killed when the job has ended already, nothing waits for it."""
     before = set(multiprocessing.active_children())
-    workers = FileWorkers(2, start_method="fork")
+    workers = FileWorkers(2)
     workers.run(range(8), lambda task: partial(note_process, tmp_path), lambda task, result: None)
     children = sorted(child.pid or 0 for child in set(multiprocessing.active_children()) - before)
     assert len(children) == 2
@@ -388,7 +388,7 @@ def ingest_and_kill(paths: list[Path], out: Path, victim: str) -> None:
             os.killpg(0, signal.SIGKILL)
         os.kill(os.getpid() if victim == "job" else workers[0].pid or 0, signal.SIGKILL)
 
-    ingest_in_tasks(paths, out, append=True, chunks=CHUNKS, executor=2, start_method="fork", progress=kill)
+    ingest_in_tasks(paths, out, append=True, chunks=CHUNKS, executor=2, progress=kill)
 
 
 @pytest.mark.processes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
@@ -60,7 +59,6 @@ async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, size: int
         await api(api.ingest(chosen[-1:], store, region="auto", **options))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("is_row", [False, True])
 @pytest.mark.parametrize("where", [pytest.param("processes", marks=pytest.mark.processes), "executor"])
 def test_square_variables_in_several_tasks(tmp_path: Path, where: str, is_row: bool):
@@ -71,11 +69,9 @@ def test_square_variables_in_several_tasks(tmp_path: Path, where: str, is_row: b
         dataset = dataset if is_row else dataset.expand_dims(time=[number])
         dataset.transpose(*("yx" if number < 3 else "xy"), ...).to_netcdf(tmp_path / f"{number}.nc")
     with ThreadPoolExecutor(2) as executor:
-        workers: dict[str, Any] = (
-            {"executor": 2, "start_method": "fork"} if where == "processes" else {"executor": executor}
-        )
+        workers: Any = 2 if where == "processes" else executor
         paths, out = sorted(tmp_path.glob("*.nc")), tmp_path / "out.zarr"
-        assert ingest_in_tasks(paths, out, chunks={"time": 1}, verify=True, **workers).tasks == 6
+        assert ingest_in_tasks(paths, out, chunks={"time": 1}, verify=True, executor=workers).tasks == 6
     with xr.open_dataset(out, engine="zarrasync") as found:
         np.testing.assert_array_equal(found.t.transpose("time", "y", "x"), values)
 

@@ -20,8 +20,10 @@ from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag, raise_if_cancel
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan_location import PlanLocation
 from zarrasync.bulk.jobs.runs import Run
+from zarrasync.errors import StoreError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import Entry, Lease
+from zarrasync.testing import FaultyStore
 
 
 class Distant(stores.WrapperStore):
@@ -241,3 +243,45 @@ async def test_a_copy_that_is_cancelled_before_it_releases_its_claim():
     assert is_cancelled.is_set()
     assert [key for key in await dest.list() if ".ingest" in key] == []
     np.testing.assert_array_equal(await za.load(dest), np.arange(4))
+
+
+def test_an_erase_that_happened_although_it_failed():
+    """The claim that another job has taken since stays."""
+    memory = stores.MemoryStore()
+
+    class TimedOut(stores.WrapperStore):
+        async def erase(self, key: str, *, if_version: Any = None) -> None:
+            await self.inner.erase(key)
+            if key == ".ingest/claim":
+                other.acquire(0)
+                raise StoreError("timed out", key=key)
+
+    claim, other = Claim(TimedOut(memory), ""), Claim(memory, "")
+    claim.acquire(0)
+    claim.release()
+    other.check()
+    assert other.entry == Claim(memory, "").folder.claim()
+    other.release()
+    assert [key for key in memory.values if not key.endswith("/refused")] == []
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_plan_that_another_job_has_stored_since(refuses: bool):
+    """Its document stays, although it lies where the document of the plan was that ends."""
+    memory = stores.MemoryStore()
+
+    def make_next(operation: str, key: str) -> bool:
+        if operation == "erase" and key == ".ingest/plan.json" and memory.values[key] == b"{}":
+            bridge.run(memory.put(key, b'{"plan": "next"}'), blocking=True)
+        return refuses and operation == "erase"
+
+    claim = Claim(FaultyStore(memory, fails=make_next), "")
+    claim.acquire(0)
+    claim.update(plan="digest")
+    claim.folder.put(".ingest/plan.json", b"{}")
+    claim.plan_only()
+    with claim.of_plan("digest"):
+        pass
+    assert memory.values.pop(".ingest/plan.json") == b'{"plan": "next"}'
+    assert {bytes(value) for value in memory.values.values()} == ({b'{"finished": true}'} if refuses else set())
+    assert Claim(memory, "").planned() == {}

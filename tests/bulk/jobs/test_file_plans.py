@@ -161,12 +161,56 @@ async def test_without_permission_to_erase(api: Api, tmp_path: Path):
         assert (await api(plan.run(0))).skipped == 1
         await api(plan.finish())
         notes = sorted(key for key in await inner.list_prefix(".ingest/"))
-        assert ".ingest/plan.json" in notes
+        assert ".ingest/plan.json" not in notes  # a plan in memory has no document
         assert {bytes(await inner.get(key)) for key in notes} == {b'{"finished": true}'}
         assert_same(inner, joined(paths[:3]), engine="zarrasync")
         sync.open_array(inner, path="t2m", mode="r+")[30] = 0
+    plan = await api(api.plan_ingest(paths[3:], store, concat="time", append=True))
+    await api(plan.run())
+    await api(plan.abandon())  # its rows are invisible
     await api(api.ingest_files(paths[3:], store, concat="time", append=True))
     assert sync.open_array(inner, path="t2m").shape[0] == 4 * 24
+
+
+@pytest.mark.parametrize("kind", ["ingest", "copy", "pyramid"])
+async def test_a_plan_of_new_arrays_is_not_abandoned_without_permission_to_erase(api: Api, tmp_path: Path, kind: str):
+    source, inner = tmp_path / "source.zarr", stores.MemoryStore()
+    store = WithoutErasing(inner)
+    sync.create_array(source, path="0", data=np.arange(64.0).reshape(8, 8), chunks=(4, 4), dimension_names=("y", "x"))
+    if kind == "ingest":
+        plan = await api(api.plan_ingest(write_days(tmp_path / "nc", range(2)), store, concat="time", layout=LAYOUT))
+    elif kind == "copy":
+        plan = await api(api.plan_copy(source, store))
+    else:
+        plan = await api(api.plan_pyramid(source, path="0", dest=store, levels=2))
+    await api(plan.run())
+    before = {key: await inner.get(key) for key in await inner.list() if ".ingest/" not in key}
+    with pytest.raises(StoreError, match="cannot be abandoned"):
+        await api(plan.abandon())
+    assert {key: await inner.get(key) for key in await inner.list() if ".ingest/" not in key} == before
+    assert (await api(plan.run())).skipped == len(plan.tasks)
+    await api(plan.finish())
+    sync.open_group(inner)
+
+
+async def test_a_document_elsewhere_that_cannot_be_erased(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It says that the plan is finished. A document that does not exist is not made."""
+    paths, file, dest = write_days(tmp_path / "nc", range(2)), tmp_path / "job.plan", tmp_path / "out.zarr"
+    plan, other = [
+        await api(api.plan_ingest(paths, place, concat="time", layout=LAYOUT, plan=name))
+        for place, name in ((dest, file), (tmp_path / "other.zarr", tmp_path / "other.plan"))
+    ]
+    (tmp_path / "other.plan").unlink()
+    for each in (plan, other):
+        await api(each.run())
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.LocalStore, "erase", WithoutErasing.erase)
+        for each in (plan, other):
+            await api(each.finish())
+    assert file.read_bytes() == b'{"finished": true}'
+    assert not (tmp_path / "other.plan").exists()
+    with pytest.raises(NodeNotFoundError, match="was finished"):
+        await api(api.open_plan(file))
 
 
 # ------------------------------------------------------------------ places

@@ -30,6 +30,7 @@ PLACES = ("local", "s3", "icechunk")
 FEW = [(engine, "local", 2, 0) for engine in ("processes", "tasks")]
 MANY = [(name, place, 6, part) for name in ("processes", "dask", "tasks") for place in PLACES for part in range(1, 7)]
 MANY += [("ray", place, 6, 1) for place in PLACES]
+ENVIRONMENT = {**os.environ, "RAY_AUTH_MODE": "disabled"}  # otherwise each client of Ray needs a token
 
 
 def open_place(name: str, tmp_path: Path, request: pytest.FixtureRequest, number: int) -> tuple[str, dict[str, Any]]:
@@ -46,7 +47,7 @@ def run(arguments: dict[str, Any], seconds: float | None) -> float | None:
     """Run a job, and kill it some seconds after it began. Return its duration, or ``None`` if it was killed."""
     command = [sys.executable, "-m", "tests.support.killed_job", json.dumps(arguments)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+    with subprocess.Popen(command, start_new_session=True, env=ENVIRONMENT, **pipes) as process:
 
         def kill() -> None:
             with contextlib.suppress(ProcessLookupError):
@@ -148,9 +149,8 @@ def new_archive(engine: str, place: str, tmp_path: Path, request: pytest.Fixture
 def helper(*arguments: str) -> Iterator[tuple[Callable[[str], None], Callable[[], str]]]:
     """Start a module of ``tests.support`` with arguments. Yield functions that write and read a line."""
     command = [sys.executable, "-m", f"tests.support.{arguments[0]}", *arguments[1:]]
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}  # otherwise each client of Ray needs a token
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, env=environment, **pipes) as process:
+    with subprocess.Popen(command, start_new_session=True, env=ENVIRONMENT, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import Layout, stores, sync
-from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
+from zarrasync.testing import FaultyStore
 
 UNSHARDED = Layout(shards=None)
 VALUES = np.random.default_rng(0).normal(size=(3, 96, 160)).astype("f4")
@@ -160,3 +161,42 @@ async def test_a_lost_plan_keeps_the_finest_level(api: Api, image: Path):
     (image / "0/zarr.json").unlink()  # so that nothing but the plan tells whose values these are
     await api((await api(api.open_plan(image))).abandon())
     assert len(list((image / "0/c").rglob("*"))) > 60
+
+
+@pytest.mark.parametrize("convention", ["ome", "zarr-conventions"])
+@pytest.mark.parametrize("is_planned", [False, True])
+async def test_levels_whose_description_is_withdrawn_are_erased_later(api: Api, convention: Any, is_planned: bool):
+    """A call that was interrupted between the two, and is repeated, erases the levels of the earlier pyramid."""
+    memory, is_down = stores.MemoryStore(), False
+    sync.create_array(memory, path="0", data=VALUES[0], chunks=(16, 16), dimension_names=("y", "x"))
+    dest = FaultyStore(memory, fails=lambda operation, key: is_down and operation in ("list", "erase"))
+    await api(api.pyramid(dest, levels=4, convention=convention))
+    before = dict(sync.open_group(memory).attrs)
+    assert sorted(sync.open_group(memory).array_keys()) == ["0", "1", "2", "3"]
+
+    async def repeat() -> None:
+        if is_planned:
+            plan = await api(api.plan_pyramid(dest, path="0", levels=2, convention=convention, overwrite=True))
+            await api(plan.run())
+            await api(plan.finish())
+        else:
+            await api(api.pyramid(dest, path="0", levels=2, convention=convention, overwrite=True))
+
+    is_down = True
+    with pytest.raises(StoreError):
+        await repeat()
+    is_down = False
+    assert sorted(sync.open_group(memory).array_keys()) == ["0", "1", "2", "3"]
+    await repeat()
+    assert sorted(sync.open_group(memory).array_keys()) == ["0", "1"]
+    await api(api.pyramid(dest, path="0", levels=4, convention=convention, overwrite=True))
+    assert dict(sync.open_group(memory).attrs) == before
+
+
+async def test_an_abandoned_plan_forgets_the_levels_to_erase(api: Api, image: Path):
+    await api(api.pyramid(image, levels=4))
+    plan = await api(api.plan_pyramid(image, levels=2, overwrite=True))
+    assert sync.open_group(image).attrs["downsampling"] == {"erased": ["2", "3"]}
+    await api(plan.abandon())
+    assert "downsampling" not in sync.open_group(image).attrs
+    assert sorted(sync.open_group(image).array_keys()) == ["0"]

@@ -14,7 +14,7 @@ from zarrasync._concurrency import clock
 from zarrasync.bulk.copy.nodes import Nodes, check_free, check_names, consolidated_groups, plan_copies, plan_files
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Output, make_tasks
-from zarrasync.bulk.jobs.claimed_work import begin_plan
+from zarrasync.bulk.jobs.claimed_work import OneCall, begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
 from zarrasync.bulk.jobs.workers import Workers
@@ -122,16 +122,16 @@ async def copy(
         raise ValueError(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
-    begin, report, values = clock.monotonic(), CopyReport(), settings.resolve(config)
+    begin, values = clock.monotonic(), settings.resolve(config)
     with closing(Workers(executor)) as workers:
         work = await _work(
             source, dest, "", dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite, all_files,
-            source_options, dest_options, values, report, resume=resume,
+            source_options, dest_options, values, resume=resume, tasks=1,
         )  # fmt: skip
-        total = sum(array.nbytes for array in work.arrays.values())
+        report, total = work.new_result(), sum(array.nbytes for array in work.arrays.values())
         name = f"copy {job_name(work.source.store, work.source.path)}"
         with measured(report, progress, total, name, begin=begin) as advance:
-            run = partial(work.at_once, report, advance, resume=resume, verify=verify, workers=workers)
+            run = partial(work.at_once, OneCall(report, workers, resume), advance, verify=verify)
             async with work.store.in_use():
                 await run_on_store(run, work.source.store, work.store)
     return report
@@ -201,8 +201,9 @@ async def plan_copy(
     values = settings.resolve(config)
     work = await _work(
         source, dest, source_path, dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite,
-        all_files, source_options, dest_options, values, CopyReport(), tasks=tasks,
+        all_files, source_options, dest_options, values, tasks=tasks,
     )  # fmt: skip
+    work = replace(work, arrays={})  # which may change until the tasks run
     return await begin_plan(work, PlanLocation.of(plan, work.dest, dest_options, values))
 
 
@@ -218,13 +219,13 @@ async def _work(
     source_options: Mapping[str, Any] | None,
     dest_options: Mapping[str, Any] | None,
     config: settings.Config,
-    report: CopyReport,
     *,
     resume: bool = False,
-    tasks: int = 0,
+    tasks: int,
 ) -> CopyWork:
-    """Return the work of a copy. Nothing is written. Counts, notes and files that are left out are added to the report."""
-    root, members = await _open_source(source, source_path, source_options, config, report.notes)
+    """Return the work of a copy. Nothing is written."""
+    notes, left_out = list[str](), list[str]()
+    root, members = await _open_source(source, source_path, source_options, config, notes)
     store = resolve(dest, dest_options, config)
     zarr_format = store.choose_format(zarr_format)
     format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
@@ -242,10 +243,10 @@ async def _work(
     check_names(changes, {path or array.basename: array.metadata for path, array in arrays.items()})
     files = plan_files(keys, handle_of(root), target)
     if not all_files:
-        report.left_out, files = list(files), {}
+        left_out, files = list(files), {}
     elif not (overwrite or resume):
         await check_free(target, list(files.values()))
-    planned = plan_copies(nodes, target, changes, report)
+    planned = plan_copies(nodes, target, changes, notes)
     outputs = [
         Output(path, array.metadata, copied, (1,) * array.ndim)
         for path, array in arrays.items()
@@ -259,8 +260,8 @@ async def _work(
         config=target.config,
         boxes=boxes,
         sizes=sizes,
-        notes=tuple(report.notes),
-        left_out=tuple(report.left_out),
+        notes=tuple(notes),
+        left_out=tuple(left_out),
         documents={path: render_texts(target.format, join(target.path, path), own) for path, own in planned.items()},
         files=files,
         consolidated=await consolidated_groups(nodes),

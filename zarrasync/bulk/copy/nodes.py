@@ -38,8 +38,8 @@ Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
 """Nodes with their paths relative to the first one."""
 
 
-def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report: CopyReport) -> dict[str, Metadata]:
-    """Return the metadata of the copies by path, and add counts and notes to a report.
+def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, notes: list[str]) -> dict[str, Metadata]:
+    """Return the metadata of the copies by path, and add notes about conversions.
 
     Raises:
         UnsupportedByFormat: If the target's format cannot express a node.
@@ -50,15 +50,15 @@ def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report
     for path, node in nodes:
         target.format.check_path(join(target.path, path))
         own = changes if isinstance(node, AsyncGroup) else layout_of(changes, path or node.basename, node.metadata)
-        planned[path] = _plan_copy(node, target.format, own, report, has_names=has_names)
+        planned[path] = _plan_copy(node, target.format, own, notes, has_names=has_names)
     if not handle_of(nodes[0][1]).format.is_same(target.format):
         _fit_images(planned, target.format)
-    report.notes[:] = dict.fromkeys(report.notes)
+    notes[:] = dict.fromkeys(notes)
     return planned
 
 
 def _plan_copy(
-    node: AsyncArray | AsyncGroup, target: Format, changes: LayoutChanges, report: CopyReport, *, has_names: bool
+    node: AsyncArray | AsyncGroup, target: Format, changes: LayoutChanges, notes: list[str], *, has_names: bool
 ) -> Metadata:
     """Return the metadata of one copy.
 
@@ -66,18 +66,16 @@ def _plan_copy(
         node: The source.
         target: The format of the copy.
         changes: Changes of chunks, shards and compressors.
-        report: The report to add counts and notes to.
+        notes: Notes about conversions, which are added.
         has_names: Whether an array of the hierarchy has dimension names. Arrays without axes then count as named.
     """
     metadata, source = node.metadata, handle_of(node).format
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        own = node.name, source, target, changes, report.notes
+        own = node.name, source, target, changes, notes
         planned = convert_metadata(metadata, *own, has_named_dimensions=has_names)
-        report.arrays += 1
     else:
-        planned = GroupMetadata(attributes=convert_ome(metadata.attributes, node.name, source, target, report.notes))
-        report.groups += 1
+        planned = GroupMetadata(attributes=convert_ome(metadata.attributes, node.name, source, target, notes))
     target.render("", planned)  # raises an error if the format cannot express it
     return planned
 

@@ -54,7 +54,7 @@ def _ingest(parameters: Parameters) -> FilesReport:
 def _run(parameters: Parameters) -> FilesReport:
     """Ingest files. All groups of a single file become groups, unless files are joined or variables were chosen."""
     reports, found = list[FilesReport](), _find(parameters)
-    with closing(FileWorkers(parameters.executor, parameters.start_method)) as workers:
+    with closing(FileWorkers(parameters.executor)) as workers:
         for path, has_variables in make_job(parameters, found, is_one_group=False).groups(workers).items():
             source = replace(parameters.source, group=join(normalize_path(parameters.source.group), path))
             own = replace(parameters, source=source, path=join(normalize_path(parameters.path), path))

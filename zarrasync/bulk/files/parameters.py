@@ -38,7 +38,6 @@ class Parameters:
         tasks: The number of tasks; 0 for a default.
         wait: Seconds to wait for another job that writes the same dataset.
         small_bytes: The largest size of values that are read with the headers.
-        start_method: How processes start; see ``executor_of``.
         inserts: Whether this job can insert rows.
         is_one_group: Whether other groups of a file are left out, rather than ingested by other jobs.
 
@@ -70,7 +69,6 @@ class Parameters:
     tasks: int = 0
     wait: float = WAIT_SECONDS
     small_bytes: int = SMALL_BYTES
-    start_method: str = "spawn"
     inserts: bool = True
     is_one_group: bool = True
 

@@ -37,6 +37,10 @@ class Box(NamedTuple):
         """The part as slices."""
         return tuple(map(slice, self.start, self.stop))
 
+    def within(self, shape: Sequence[int]) -> Region | None:
+        """Return the part of an array of a shape; ``None`` for all of it."""
+        return None if self.stop == tuple(shape) and not any(self.start) else self.region
+
     def __str__(self) -> str:
         return f"/{self.array}[{region_text(self.region)}]"
 

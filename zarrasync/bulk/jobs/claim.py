@@ -313,8 +313,9 @@ class Claim(Lease):
         self.stop()
         with ignore_cancellation():
             if self._run(self.renew()):  # if this process was suspended until now, another job may have the claim
-                entry = self.entry
-                self.folder.remove_claim(is_interrupted=bool(entry.get("interrupted")), above=_created(entry))
+                entry, (_, version) = self.entry, self._known
+                is_interrupted = bool(entry.get("interrupted"))
+                self.folder.remove_claim(version, is_interrupted=is_interrupted, above=_created(entry))
 
     def __enter__(self) -> Self:
         return self

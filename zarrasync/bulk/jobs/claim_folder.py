@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from zarrasync._concurrency import clock
@@ -22,13 +23,36 @@ _REFUSED = "refused"
 """The name of a value that exists if the store did not allow to erase another one."""
 
 
-async def erase_notes(store: Store, folder: str, keys: Sequence[str]) -> None:
-    """Erase values in the folder of a claim. If the store does not allow that, replace them by ones that mean nothing."""
+async def erase_notes(store: Store, folder: str, keys: Sequence[str], version: object = None) -> None:
+    """Erase values in the folder of a claim. If the store does not allow that, replace them by ones that mean nothing.
+
+    Values that another job has stored since stay, because an erase may have taken effect although it failed.
+
+    Args:
+        store: The store, which supports conditional writes.
+        folder: The folder.
+        keys: The keys of the values.
+        version: The version of a single value that other jobs may replace. Default: the version after the erase has failed.
+    """
     try:
-        await store.erase_values(keys)
+        await (store.erase_values(keys) if version is None else _erase_version(store, keys[0], version))
     except (StoreError, PermissionError):
-        for key in (f"{folder}/{_REFUSED}", *keys):
-            await store.put(key, FINISHED)
+        values = await store.fetch([Request(key) for key in keys], versions=True)
+        stored = {key: value for key, value in zip(keys, values, strict=True) if value and value.data != FINISHED}
+        if stored:  # before the marks of tasks are replaced
+            await store.put(f"{folder}/{_REFUSED}", FINISHED)
+        for key, value in stored.items():
+            with suppress(WriteConflictError):
+                await store.put(key, FINISHED, if_version=value.version if version is None else version)
+
+
+async def _erase_version(store: Store, key: str, version: object) -> None:
+    try:
+        await store.erase(key, if_version=version)
+    except UnsupportedOperation:
+        await store.erase(key)
+    except WriteConflictError:  # another job has replaced the value
+        pass
 
 
 class ClaimFolder:
@@ -104,20 +128,40 @@ class ClaimFolder:
             directories.remove_unfinished(f"{self.path}/")
             directories.remove_empty(f"{self.path}/", above)
 
-    def remove_claim(self, *, is_interrupted: bool, above: int = 0) -> None:
+    def remove_claim(self, version: object, *, is_interrupted: bool, above: int = 0) -> None:
         """Remove the folder with the claim.
 
         Args:
+            version: The version of the claim.
             is_interrupted: Whether processes were killed, so that temporary files of theirs may lie in the dataset.
             above: The number of directories above it that jobs have created. Empty ones are removed.
         """
         self.forget_tasks()
         if is_interrupted and (directories := self._store.directories) is not None:
             directories.remove_unfinished(self._prefix)
-        self.erase([self.claim_key])
-        if not self.is_own:
-            self.erase([self._plan_key])  # afterwards, because a plan without a document counts as lost
+        plans = [] if self.is_own else [Request(self._plan_key)]
+        found = run_blocking(self._store, self._store.fetch(plans, versions=True))
+        run_blocking(self._store, erase_notes(self._store, self.path, [self.claim_key], version))
+        for plan in filter(None, found):  # afterwards, because a plan without a document counts as lost
+            run_blocking(self._store, erase_notes(self._store, self.path, [self._plan_key], plan.version))
         self.remove(above)
+
+    def check_erases(self) -> None:
+        """Check that the store allows to erase values, before a plan of new arrays is dropped.
+
+        Raises:
+            StoreError: If it does not.
+        """
+        key = f"{self.path}/trial"
+        self.put(key, FINISHED)
+        try:
+            run_blocking(self._store, self._store.erase(key))
+        except (StoreError, PermissionError) as error:
+            raise StoreError(
+                f"the plan for {self.dataset} cannot be abandoned, because the store does not allow to erase what its tasks have "
+                f"written: {error}; finish the plan, or abandon it with credentials that may delete",
+                key=key,
+            ) from error
 
     # -------------------------------------------------------------- tasks
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -32,12 +31,38 @@ from zarrasync.display.text import counted
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.formats import Format
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.documents import Metadata, parse_texts
+from zarrasync.nodes.group import make_node
+from zarrasync.nodes.node import NodeHandle
 from zarrasync.transfer.threads import Progress
 
 T = TypeVar("T")
 _POLL_SECONDS = 1.0
 _HEAD = frozenset({"version", "kind", "digest", "source", "dest", "zarr_format"})
 """The members of the documents of all plans."""
+
+
+@dataclass(frozen=True)
+class OneCall:
+    """A call that plans, runs and finishes work. The tasks and the end of a plan know less: for them, use the defaults.
+
+    Attributes:
+        report: The report of the whole work; ``None`` for a plan.
+        workers: Where large arrays are written.
+        resume: Whether to keep stored values.
+        new: The paths of the arrays without stored values; ``None`` if the plan has made the destination ready.
+        is_shown: Whether the documents of the result are stored already.
+        has_begun: Whether some of them may be.
+    """
+
+    report: Any = None
+    workers: Workers = field(default_factory=Workers)
+    resume: bool = False
+    new: Collection[str] | None = None
+    is_shown: bool = False
+    has_begun: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +74,7 @@ class ClaimedWork(PlannedWork):
         dest: The node that they write.
         format: The format of the nodes that they write.
         config: The settings.
+        documents: The metadata documents of each node of the result, by its path relative to the destination.
         boxes: The boxes of each task.
         sizes: What each task reads and writes.
         notes: Remarks for the report.
@@ -61,6 +87,7 @@ class ClaimedWork(PlannedWork):
     dest: NodeLocation = field(metadata=TRANSIENT)
     format: Format = field(metadata=TRANSIENT)
     config: Config = field(metadata=TRANSIENT)
+    documents: Mapping[str, Mapping[str, str]]
     boxes: Sequence[Sequence[Box]] = ()
     sizes: Sequence[Sizes] = ()
     notes: Sequence[str] = ()
@@ -106,6 +133,25 @@ class ClaimedWork(PlannedWork):
     def opened(self, options: Options, source_options: Options = None) -> Self:
         return replace(self, source=self.source.opened(source_options), dest=self.dest.opened(options))
 
+    # -------------------------------------------------------------- the result
+
+    @property
+    def target(self) -> NodeHandle:
+        """The location of the result."""
+        return NodeHandle(self.store, self.path, self.format, self.config)
+
+    @cached_property
+    def planned(self) -> dict[str, Metadata]:
+        """The metadata of its nodes, by their paths relative to the destination."""
+        return {path: parse_texts(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
+
+    def array_of(self, path: str) -> AsyncArray:
+        """Return an array of the result, whose document may not be stored yet."""
+        handle = replace(self.target.at(join(self.path, path)), is_format_known=True)
+        array = make_node(handle, self.planned[path])
+        assert isinstance(array, AsyncArray)
+        return array
+
     # -------------------------------------------------------------- tasks and sizes
 
     @cached_property
@@ -142,8 +188,15 @@ class ClaimedWork(PlannedWork):
     # -------------------------------------------------------------- what tasks and commands do
 
     @abstractmethod
-    async def prepare(self) -> None:
+    async def prepare(self, claim: Claim, call: OneCall) -> OneCall:
         """Make the destination ready for tasks.
+
+        Args:
+            claim: The claim, with what an interrupted call has noted. If its ``plan`` is updated, a failure keeps it.
+            call: The call.
+
+        Returns:
+            The call, with what exists in the destination.
 
         Raises:
             NodeExistsError: If it contains something else.
@@ -157,17 +210,20 @@ class ClaimedWork(PlannedWork):
             progress: Called with the number of bytes written since the last call. It raises if the task must stop.
             verify: Whether to read the values back and compare them.
         """
-        return self._run(self.write_boxes(self.boxes[number], progress, verify=verify))
+        return self._run(self.write_boxes(self.boxes[number], progress, OneCall(), verify=verify))
 
     @abstractmethod
-    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
-        """Write the boxes of a task; see ``write``."""
+    async def write_boxes(
+        self, boxes: Sequence[Box], progress: Progress, call: OneCall, *, verify: bool
+    ) -> IngestReport:
+        """Write the boxes of a task; see ``write``. Counts of each array are added to the report of a call."""
 
     @abstractmethod
-    async def publish(self, *, verify: bool) -> JobReport:
+    async def publish(self, call: OneCall, *, verify: bool) -> JobReport:
         """Store the documents that show the result. May be repeated.
 
         Args:
+            call: The call that does that.
             verify: Whether to compare files that this method copies.
         """
 
@@ -194,38 +250,32 @@ class ClaimedWork(PlannedWork):
                 f"{claim.folder.dataset}; repeat that job first"
             )
 
-    @asynccontextmanager
-    async def claimed(self, workers: Workers) -> AsyncIterator[Claim]:
-        """Keep other jobs away from the destination while one call writes. After a failure the next call can resume.
+    async def at_once(self, call: OneCall, progress: Progress, *, verify: bool = False) -> None:
+        """Run a task for each stage, and publish the result. After a failure the next call can resume.
 
         Args:
-            workers: Where the call writes. They get the permission.
-
-        Yields:
-            The claim, with what an interrupted job has noted. If the call updates its ``plan``, a failure keeps it.
+            call: The call.
+            progress: Called with the number of bytes written since the last call.
+            verify: Whether to read the values back and compare them.
         """
-        claim = self.claim
+        claim, workers = self.claim, call.workers
         try:
             # Here, because the thread takes the claim even if this call is cancelled.
             await run_in_new_thread(partial(claim.acquire, WAIT_SECONDS))
             self.check_found(claim)
             if not workers.is_local:
                 workers.require(self.store.notes, claim.token())
-            yield claim
+            call = await self.prepare(claim, call)
+            for boxes in self.boxes:
+                await self.write_boxes(boxes, progress, call, verify=verify)
+                claim.check()
+            if not workers.is_local:
+                await run_in_new_thread(partial(claim.end_runs, WAIT_SECONDS))
+            await self.publish(call, verify=verify)
         except BaseException as error:
             await run_cleanup(partial(run_in_new_thread, partial(claim.__exit__, type(error), error, None)))
             raise
         await shielded(partial(run_in_new_thread, claim.release))
-
-    async def end_writes(self, claim: Claim, workers: Workers) -> None:
-        """Withdraw the permission to write, before the result is published.
-
-        Raises:
-            WriteConflictError: If another job has taken the claim over, or calls that an executor has repeated do not end.
-        """
-        claim.check()
-        if not workers.is_local:
-            await run_in_new_thread(partial(claim.end_runs, WAIT_SECONDS))
 
     def begin(self, save: Callable[[], None]) -> None:
         """Keep other jobs away from the destination, until the work is finished or abandoned.
@@ -245,7 +295,7 @@ class ClaimedWork(PlannedWork):
             claim.folder.is_own = False
             claim.folder.forget_tasks()
             save()
-            self._run(self.prepare())
+            self._run(self.prepare(claim, OneCall()))
             claim.update(plan=self.digest, is_new=True, **described)
             claim.plan_only()
 
@@ -297,11 +347,11 @@ class ClaimedWork(PlannedWork):
 
     def complete(self, claim: Claim, *, is_finished: bool, verify: bool) -> JobReport:
         if is_finished:
-            return self._run(self.publish(verify=verify))
+            return self._run(self.publish(OneCall(), verify=verify))
         if not claim.is_committed:  # an earlier call may have been killed after that
             claim.folder.check_finished(self.digest, len(self.tasks))
         claim.check()
-        report = self._run(self.publish(verify=verify))
+        report = self._run(self.publish(OneCall(), verify=verify))
         claim.update(committed=True)  # before the marks of tasks are erased
         return report
 

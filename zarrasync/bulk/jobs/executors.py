@@ -61,13 +61,12 @@ class JobExecutor:
         """End what this executor has started."""
 
 
-def executor_of(executor: Any, start_method: str = "spawn") -> JobExecutor | None:
+def executor_of(executor: Any) -> JobExecutor | None:
     """Return the executor for an argument ``executor``; ``None`` for threads of this process.
 
     Args:
         executor: The number of processes of this machine, an object with ``submit``, a client of dask, the module ``ray``,
             a ``FunctionExecutor`` of Lithops, or a function ``map(function, items)``.
-        start_method: How processes of this machine start. Forked ones would inherit locks that threads of this process hold.
 
     Raises:
         TypeError: If it is something else.
@@ -79,7 +78,7 @@ def executor_of(executor: Any, start_method: str = "spawn") -> JobExecutor | Non
     if isinstance(executor, int | np.integer) and not isinstance(executor, bool):
         if executor < 1:
             raise ValueError(f"executor must be at least 1 process, found {executor!r}")
-        return None if executor == 1 else ProcessesExecutor(int(executor), start_method)
+        return None if executor == 1 else ProcessesExecutor(int(executor))
     if hasattr(executor, "get_executor"):
         return _DaskExecutor(executor)
     if getattr(executor, "__name__", "") == "ray" and hasattr(executor, "remote"):
@@ -121,14 +120,13 @@ class ProcessesExecutor(JobExecutor):
 
     Args:
         count: The number of processes.
-        start_method: How they start.
     """
 
     may_share_memory = False
     is_on_this_machine = True
 
-    def __init__(self, count: int, start_method: str = "spawn") -> None:
-        self.count, self._start_method = count, start_method
+    def __init__(self, count: int) -> None:
+        self.count = count
         self._pool: ProcessPoolExecutor | None = None
         self._lock = thread_lock()
 
@@ -146,7 +144,7 @@ class ProcessesExecutor(JobExecutor):
 
     def _submit(self, call: Call) -> Future[Any]:
         if self._pool is None:
-            context = multiprocessing.get_context(self._start_method)
+            context = multiprocessing.get_context("spawn")  # forked ones would inherit locks that threads hold
             self._pool = ProcessPoolExecutor(self.count, context, _end_with_parent)
         try:
             return self._pool.submit(call)

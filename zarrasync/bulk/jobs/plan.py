@@ -185,6 +185,7 @@ class PlannedWork(ABC):
 
         Raises:
             WriteConflictError: If its result is being published or was published.
+            StoreError: If tasks write new arrays, and the store does not allow to erase values. Nothing is changed then.
         """
         with self.claim.of_plan(self.digest) as claim:
             if self.is_visible(claim):
@@ -193,8 +194,12 @@ class PlannedWork(ABC):
                     "read already; complete it with `zarrasync ingest finish PLAN` or finish()",
                     key=self.path,
                 )
+            is_new = bool(claim.found.get("is_new")) and not self.store.checks_bounds
+            if is_new:
+                claim.folder.check_erases()
             claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
-            self.drop(claim)
+            if is_new:
+                self.drop(claim)
 
     # -------------------------------------------------------------- what the commands need
 
@@ -230,7 +235,7 @@ class PlannedWork(ABC):
 
     @abstractmethod
     def drop(self, claim: Claim) -> None:
-        """Erase what tasks have written. This process has the claim."""
+        """Erase the values of new arrays, which tasks have written. This process has the claim."""
 
 
 class AsyncJobPlan:
@@ -353,7 +358,7 @@ class AsyncJobPlan:
 
         Raises:
             WriteConflictError: If the result is being published, or the plan was finished or abandoned.
-            StoreError: If the store failed.
+            StoreError: If the store failed, or does not allow to erase values of new arrays. Nothing is changed then.
         """
         await run_in_new_thread(self._work.opened(storage_options).abandon)
         await self._erase()

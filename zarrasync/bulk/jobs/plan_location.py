@@ -227,7 +227,8 @@ class PlanLocation:
         try:
             run_blocking(self.store, self.store.erase(self.key))
         except (StoreError, PermissionError):
-            run_blocking(self.store, self.store.put(self.key, FINISHED))
+            if self.load() is not None:
+                run_blocking(self.store, self.store.put(self.key, FINISHED))
 
 
 def location_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanLocation:

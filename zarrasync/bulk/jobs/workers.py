@@ -41,7 +41,6 @@ class Workers:
 
     Args:
         executor: The argument of users; see ``executor_of``. ``None`` and 1 stand for this process.
-        start_method: How processes of this machine start.
 
     Attributes:
         is_local: Whether calls run in this process.
@@ -53,8 +52,8 @@ class Workers:
         ValueError: If it is a number less than 1.
     """
 
-    def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
-        self._executor = own = executor_of(executor, start_method)
+    def __init__(self, executor: Any = None) -> None:
+        self._executor = own = executor_of(executor)
         self._run_of: Callable[[], Run] | None = None
         self.is_local = own is None
         self.is_on_this_machine = own is None or own.is_on_this_machine

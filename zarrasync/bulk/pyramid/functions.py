@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 from zarrasync import config as settings
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.drive import driven
 from zarrasync.bulk.files.options import Layout
-from zarrasync.bulk.jobs.claimed_work import begin_plan
+from zarrasync.bulk.jobs.claimed_work import OneCall, begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
+from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.bulk.pyramid.prepare import Convention, Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.pyramid.source import PyramidAxes
-from zarrasync.bulk.reports import PyramidReport
+from zarrasync.bulk.reports import PyramidReport, measured
 from zarrasync.display.progress import ProgressLike
 from zarrasync.metadata.conventions.pyramids import Method
 from zarrasync.metadata.convert import LayoutChanges
@@ -111,14 +111,21 @@ async def pyramid(
     begin, values = clock.monotonic(), settings.resolve(config)
     pyramid, work = await _work(
         store, path, dest, dest_path, axes, levels, method, missing, convention, layout, overwrite, storage_options,
-        dest_options, values,
+        dest_options, values, tasks=1,
     )  # fmt: skip
-    with closing(Workers(executor)) as workers:
-        run = partial(work.at_once, pyramid, workers=workers, progress=progress, begin=begin)
-        call = run_on_store(run, work.source.store, work.store)
-        if driven() and not work.store.blocking:  # the stores differ, so that an event loop is needed
-            return bridge.run(call, blocking=False)
-        return await call
+    report, total = work.new_result(pyramid), sum(task.nbytes for task in work.tasks)
+    name = f"{work.kind} {job_name(work.source.store, pyramid.source.array.path)}"
+
+    async def run() -> PyramidReport:
+        with closing(Workers(executor)) as workers, measured(report, progress, total, name, begin=begin) as advance:
+            async with work.store.in_use() if work.is_copied else nullcontext():
+                await replace(work, known=pyramid).at_once(OneCall(report, workers), advance)
+        return report
+
+    call = run_on_store(run, work.source.store, work.store)
+    if driven() and not work.store.blocking:  # the stores differ, so that an event loop is needed
+        return bridge.run(call, blocking=False)
+    return await call
 
 
 async def plan_pyramid(
@@ -190,7 +197,7 @@ async def plan_pyramid(
     values = settings.resolve(config)
     _, work = await _work(
         store, path, dest, dest_path, axes, levels, method, missing, convention, layout, overwrite, storage_options,
-        dest_options, values, tasks,
+        dest_options, values, tasks=tasks,
     )  # fmt: skip
     location = PlanLocation.of(plan, work.dest, storage_options if dest is None else dest_options, values)
     return await begin_plan(work, location)
@@ -211,7 +218,8 @@ async def _work(
     storage_options: Mapping[str, Any] | None,
     dest_options: Mapping[str, Any] | None,
     config: settings.Config,
-    tasks: int = 0,
+    *,
+    tasks: int,
 ) -> tuple[Pyramid, PyramidWork]:
     """Return a pyramid and its work. Nothing is written but a new group.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -16,19 +15,21 @@ import numpy.typing as npt
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import compute
+from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
-from zarrasync.bulk.jobs.claimed_work import ClaimedWork, digest_of
+from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork, OneCall
 from zarrasync.bulk.jobs.plan import Options
-from zarrasync.bulk.jobs.plan_location import NodeLocation, job_name
+from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.reports import LevelReport, PyramidReport, add_reports, measured
+from zarrasync.bulk.reports import PyramidReport, add_reports
 from zarrasync.bulk.sources import Source
-from zarrasync.display.progress import IngestReport, ProgressLike, skip_of
-from zarrasync.errors import NodeNotFoundError, UnsupportedOperation
+from zarrasync.display.progress import IngestReport, skip_of
+from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.pyramids import Method
@@ -50,21 +51,17 @@ class PyramidWork(ClaimedWork):
     Attributes:
         is_copied: Whether the finest level is copied into the group.
         request: What to compute.
-        levels: The paths of the levels, from the finest one on, relative to the group.
-        layout: A digest of the documents of the levels.
+        known: The pyramid, in the call that plans, runs and finishes it. Others look at the destination again.
     """
 
     is_copied: bool
     request: PyramidRequest
-    levels: Sequence[str]
-    layout: str
+    known: Pyramid | None = field(default=None, repr=False, metadata=TRANSIENT)
     kind = "pyramid"
     is_shown_at_once = True
 
     @classmethod
-    def of(
-        cls, pyramid: Pyramid, source: NodeLocation, dest_name: str, notes: list[str], tasks: int = 0
-    ) -> PyramidWork:
+    def of(cls, pyramid: Pyramid, source: NodeLocation, dest_name: str, notes: list[str], tasks: int) -> PyramidWork:
         """Return the work for a pyramid.
 
         Args:
@@ -82,7 +79,6 @@ class PyramidWork(ClaimedWork):
             for level, source, metadata in zip(pyramid.levels, above, planned, strict=False)
         ]
         paths = [level.path for level in pyramid.levels]
-        documents = [render_texts(handle.format, *pair) for pair in zip(paths, planned, strict=True)]
         boxes, sizes = make_tasks(stages[0 if is_copied else 1 :], tasks)
         return cls(
             source=source,
@@ -95,9 +91,16 @@ class PyramidWork(ClaimedWork):
             left_out=tuple(pyramid.left_out),
             is_copied=is_copied,
             request=pyramid.request,
-            levels=paths,
-            layout=digest_of(documents),
+            documents={
+                path: render_texts(handle.format, join(handle.path, path), level)
+                for path, level in zip(paths, planned, strict=True)
+            },
         )
+
+    @cached_property
+    def levels(self) -> Sequence[str]:
+        """The paths of the levels, from the finest one on, relative to the group."""
+        return [*self.documents]
 
     def stage_of(self, box: Box) -> int:
         return self.levels.index(box.array)
@@ -108,54 +111,59 @@ class PyramidWork(ClaimedWork):
     # -------------------------------------------------------------- what tasks and commands do
 
     async def _pyramid(self) -> Pyramid:
+        if self.known is not None:
+            return self.known
         mode: Any = "r" if self.is_copied else "r+"
         opening = partial(open, self.source.store, path=self.source.path, mode=mode, config=self.config)
         node = await run_on_store(opening, self.source.store)
         pyramid, _ = await prepare(node, self.store if self.is_copied else None, self.path, self.request)
         return pyramid
 
-    async def _level(self, number: int, pyramid: Pyramid) -> AsyncArray:
-        if number == 0 and not self.is_copied:
-            return pyramid.source.array
-        path = join(self.path, self.levels[number])
-        array = await run_on_store(partial(open, self.store, path=path, mode="r+", config=self.config), self.store)
-        if not isinstance(array, AsyncArray):
-            raise NodeNotFoundError(
-                f"the level /{path} in {self.store!r} is not an array any more; abandon the plan, and make a new one",
-                path=path,
-            )
-        return array
+    def _level(self, number: int, pyramid: Pyramid) -> AsyncArray:
+        return self.array_of(self.levels[number]) if number or self.is_copied else pyramid.source.array
 
-    async def prepare(self) -> None:
-        await (await self._pyramid()).make_levels([])
+    async def prepare(self, claim: Claim, call: OneCall) -> OneCall:
+        notes = [] if call.report is None else call.report.notes
+        return replace(call, new=await (await self._pyramid()).make_levels(notes), resume=True)
 
-    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+    async def write_boxes(
+        self, boxes: Sequence[Box], progress: Progress, call: OneCall, *, verify: bool
+    ) -> IngestReport:
         pyramid, number, report = await self._pyramid(), self.stage_of(boxes[0]), IngestReport()
-        target = await self._level(number, pyramid)
-        if number == 0:
-            for box in boxes:
-                copy = ArrayCopy(pyramid.source.array, target, box.region)
-                add_reports(report, await copy.run(progress, verify=verify))
-            return report
-        above = await self._level(number - 1, pyramid)
-        reduction = Reduction(above, target, pyramid.levels[number].factors, pyramid.method, pyramid.encoding)
+        level, is_new, begin = pyramid.levels[number], boxes[0].array in (call.new or ()), clock.monotonic()
+        source = self._level(number - 1, pyramid) if number else pyramid.source.array
+        target = self._level(number, pyramid)
+        reduction = Reduction(source, target, level.factors, pyramid.method, pyramid.encoding)
+        resume = call.resume and not is_new
         for box in boxes:
-            items = ((coords, None) for coords in touched_chunks(box.region, target.metadata.grid))
-            add_reports(report, await reduction.run(items, progress, is_new=False, verify=verify))
+            region = box.within(target.shape)
+            if number == 0:
+                copy = ArrayCopy(source, target, region, call.workers.worth(target.nbytes), resume, is_new)
+                done = await copy.run(progress, verify=verify)
+            else:
+                own = {"is_new": is_new, "resume": resume, "verify": verify}
+                done = await compute_level(reduction, region, progress, call.workers, **own)
+            add_reports(report, done)
+        if call.report is not None:
+            report.seconds = clock.monotonic() - begin
+            call.report.add(level.path, level.shape, report)
         return report
 
-    async def publish(self, *, verify: bool) -> PyramidReport:
-        pyramid = await self._pyramid()
-        await pyramid.publish(await self._level(0, pyramid))
-        report = self._report(pyramid)
-        for level in pyramid.written:
-            written = [task.nbytes for task in self.tasks if self.levels[task.stage] == level.path]
-            report.levels.append(LevelReport(level.path, level.shape, len(written), 0, sum(written)))
-        return report
-
-    def _report(self, pyramid: Pyramid) -> PyramidReport:
+    def new_result(self, pyramid: Pyramid) -> PyramidReport:
+        """Return the report of the whole pyramid, without counts of values."""
         notes, left_out = list(self.notes), list(self.left_out)
         return PyramidReport(self.path, pyramid.convention, pyramid.method, notes=notes, left_out=left_out)
+
+    async def publish(self, call: OneCall, *, verify: bool) -> PyramidReport:
+        pyramid = await self._pyramid()
+        report: PyramidReport = call.report or self.new_result(pyramid)
+        if call.report is None:
+            await pyramid.check_levels(self.planned)
+            for level in pyramid.written:
+                written = [task.nbytes for task in self.tasks if self.levels[task.stage] == level.path]
+                report.add(level.path, level.shape, IngestReport(len(written), nbytes=sum(written)))
+        await pyramid.publish()
+        return report
 
     async def is_published(self) -> bool:
         return (await self._pyramid()).is_published()
@@ -163,44 +171,7 @@ class PyramidWork(ClaimedWork):
     async def erase(self) -> None:
         pyramid = await self._pyramid()
         if not pyramid.is_published():  # by an earlier job
-            await pyramid.erase(level.path for level in pyramid.written)
-
-    # -------------------------------------------------------------- in one call
-
-    async def at_once(
-        self, pyramid: Pyramid, *, workers: Workers, progress: ProgressLike, begin: float
-    ) -> PyramidReport:
-        """Compute all levels in one call. Levels of an interrupted call are completed.
-
-        Args:
-            pyramid: The pyramid.
-            workers: Where levels are computed.
-            progress: As for ``pyramid``.
-            begin: When the call has begun.
-        """
-        report, array = self._report(pyramid), pyramid.source.array
-        total = sum(math.prod(level.shape) for level in pyramid.written) * max(array.dtype.itemsize, 1)
-        name = f"{self.kind} {job_name(self.source.store, array.path)}"
-        with measured(report, progress, total, name, begin=begin) as advance:
-            async with self.claimed(workers) as claim, self.store.in_use() if self.is_copied else nullcontext():
-                finest = above = array
-                made = await pyramid.make_levels(report.notes)
-                for level, (stored, is_new) in zip(pyramid.written, made, strict=True):
-                    started = clock.monotonic()
-                    if level is pyramid.levels[0]:
-                        finest, own = stored, workers.worth(array.nbytes)
-                        done = await ArrayCopy(array, stored, None, own, not is_new, is_new).run(advance)
-                    else:
-                        reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
-                        done = await compute_level(reduction, advance, resume=not is_new, workers=workers)
-                    seconds = clock.monotonic() - started
-                    counts = done.blocks, done.skipped, done.nbytes
-                    report.levels.append(LevelReport(level.path, level.shape, *counts, seconds))
-                    above = stored
-                    claim.check()
-                await self.end_writes(claim, workers)
-                await pyramid.publish(finest)
-        return report
+            await pyramid.drop()
 
 
 # ------------------------------------------------------------------ computing levels
@@ -299,33 +270,46 @@ class Reduction:
         return product(*axes)
 
 
-async def compute_level(reduction: Reduction, progress: Progress, *, resume: bool, workers: Workers) -> IngestReport:
-    """Compute a level. Parts of it for which the level before has no stored values are absent without being computed.
+async def compute_level(
+    reduction: Reduction,
+    region: Region | None,
+    progress: Progress,
+    workers: Workers,
+    *,
+    is_new: bool,
+    resume: bool,
+    verify: bool,
+) -> IngestReport:
+    """Compute a level, or a region of it. Parts for which the level before has no stored values are absent without being computed.
 
     Args:
         reduction: The level.
+        region: The region; ``None`` for the whole level.
         progress: Called with the number of bytes written since the last call.
-        resume: Whether to keep existing stored values.
         workers: Where the level is computed.
+        is_new: Whether no values are stored there.
+        resume: Whether to keep stored values.
+        verify: Whether to read the values back and compare them.
 
     Raises:
         StoreError: If other processes would write into copies of a store in the memory of this process.
     """
     source, target = reduction.source, reduction.target
     existing: set[Coordinates] = set()
-    every = lazy_product([range(n) for n in target.metadata.grid.shape])
+    grid = target.metadata.grid
+    every = lazy_product([range(n) for n in grid.shape]) if region is None else touched_chunks(region, grid)
     places: Iterable[tuple[Coordinates, Sequence[Coordinates] | None]] = ((coords, None) for coords in every)
-    is_new = not resume
     try:
         if resume:
             existing, is_new = await stored_chunks(target), True
-        if not target.config.write_empty_chunks:
+        if region is None and is_new and not target.config.write_empty_chunks:  # others may have to be erased
             places = sorted((await _find_sources(reduction)).items())
     except UnsupportedOperation:  # the store cannot list
         pass
     every_place = list(places)
     items = [item for item in every_place if item[0] not in existing]
-    report = await workers.share(partial(reduction.run, is_new=is_new), items, progress, source.store, target.store)
+    work = partial(reduction.run, is_new=is_new, verify=verify)
+    report = await workers.share(work, items, progress, source.store, target.store)
     if not workers.is_local:
         skip_of(progress)(target.nbytes - report.nbytes)
     report.skipped = len(every_place) - len(items)

@@ -32,13 +32,16 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import handle_of, replace_attributes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create import create_node
+from zarrasync.nodes.documents import Metadata
 from zarrasync.nodes.erase import erase_node
-from zarrasync.nodes.find import find_all
+from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.functions import open_group
-from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Store
 
+_ERASED = "erased"
+"""The member of an attribute of the group that names the levels of an earlier pyramid while they are erased."""
 _FIRST = "0"
 """The name of the finest level in a new group."""
 Convention: TypeAlias = Literal["auto", "ome", "ome-0.4", "ome-0.5", "ome-0.6", "zarr-conventions"]
@@ -156,8 +159,8 @@ class Pyramid:
     def _meaning(self) -> Meaning:
         return meaning_of(GroupMetadata(attributes=self._group_attributes()))
 
-    async def make_levels(self, notes: list[str]) -> list[tuple[AsyncArray, bool]]:
-        """Create the arrays of the levels, or open the levels of an interrupted run. Also return which ones are new.
+    async def make_levels(self, notes: list[str]) -> set[str]:
+        """Create the arrays of the levels, unless an interrupted run has. Return the paths of new ones.
 
         Arrays that belong to all levels are copied, and levels of an earlier pyramid that this one does not have are erased.
 
@@ -167,12 +170,9 @@ class Pyramid:
         Raises:
             NodeExistsError: If other nodes exist.
         """
-        group, overwrite, kept = self.group, self.request.overwrite, {level.path for level in self.levels}
-        described = meaning_of(group.metadata).levels if overwrite else ()
-        if described:  # first, so that readers of the description find no level that is erased or unfinished
-            rest = [level for level in self.levels if level not in self.written]
-            await _update(group, replace(self, levels=rest)._group_attributes())  # noqa: SLF001  # of the same class
-            await self.erase(level.path for level in described[1:] if level.path not in kept)
+        group, overwrite = self.group, self.request.overwrite
+        if overwrite:
+            await self._withdraw()
         for name, node in (self.shared or {}).items():
             report = await copy(
                 node,
@@ -184,30 +184,75 @@ class Pyramid:
                 config=node.config,
             )
             notes += report.notes
-        return [await self._make_level(level) for level in self.written]
+        return {level.path for level in self.written if await self._make_level(level)}
 
-    async def erase(self, paths: Iterable[str]) -> None:
+    async def _withdraw(self) -> None:
+        """Erase the levels of an earlier pyramid that this one does not have, after their description.
+
+        Readers of a description find no level that is erased or unfinished. The attributes name the levels meanwhile, so that
+        a repeated call erases them if this process is killed.
+        """
+        described, noted = meaning_of(self.group.metadata).levels, self.group.attrs.get(ORIGIN)
+        names = noted.get(_ERASED) if isinstance(noted, Mapping) else None
+        left = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        kept, left = {level.path for level in self.levels}, [*left, *(level.path for level in described[1:])]
+        erased = [path for path in dict.fromkeys(left) if path not in kept]
+        if described or erased:
+            rest = [level for level in self.levels if level not in self.written]
+            attributes = replace(self, levels=rest)._group_attributes()  # noqa: SLF001  # of the same class
+            await _update(self.group, {**attributes, **({ORIGIN: {_ERASED: erased}} if erased else {})})
+            await self._erase(erased)
+
+    async def drop(self) -> None:
+        """Erase the levels, which are not described."""
+        await self._erase(level.path for level in self.written)
+        await _update(self.group, _without_note(self.group.attrs))
+
+    async def _erase(self, paths: Iterable[str]) -> None:
         """Erase the arrays of levels at paths relative to the group."""
         for path in paths:
             handle = handle_of(self.group).child(path)
             await run_on_store(partial(erase_node, handle), handle.store)
 
-    async def _make_level(self, level: PyramidLevel) -> tuple[AsyncArray, bool]:
+    async def _make_level(self, level: PyramidLevel) -> bool:
+        """Create the array of a level. Return whether it is new."""
         handle, planned = handle_of(self.group).child(level.path), self.plan(level, [])
-        find = partial(find_all, handle.without_consolidated(), [handle.path], (handle.format,))
-        (existing,) = await run_on_store(find, handle.store)
+        existing = await self._find(level)
         if existing is not None and not self.request.overwrite:
-            array = make_node(replace(handle, is_format_known=True), existing.metadata)
-            if isinstance(array, AsyncArray) and self._is_same(planned, array.metadata):
-                return array, False
+            if self._is_same(planned, existing.metadata):
+                return False
             raise handle.exists_error(
                 f"{handle.name} in {handle.store!r} exists and was not computed with the same parameters; pass "
                 "overwrite=True to replace the levels of the pyramid, or remove it"
             )
         create = partial(create_node, handle, planned, overwrite=existing is not None, erase_leftovers=existing is None)
-        created = make_node(await run_on_store(create, handle.store), planned)
-        assert isinstance(created, AsyncArray)
-        return created, True
+        await run_on_store(create, handle.store)
+        return True
+
+    async def _find(self, level: PyramidLevel) -> FoundNode | None:
+        handle = handle_of(self.group).child(level.path)
+        find = partial(find_all, handle.without_consolidated(), [handle.path], (handle.format,))
+        (found,) = await run_on_store(find, handle.store)
+        return found
+
+    async def check_levels(self, planned: Mapping[str, Metadata]) -> None:
+        """Check that the arrays of the levels still exist, before they are described.
+
+        Args:
+            planned: Their metadata by path.
+
+        Raises:
+            NodeNotFoundError: If one does not.
+        """
+        for level in self.written:
+            found = await self._find(level)
+            if found is None or not self._is_same(planned[level.path], found.metadata):
+                path = join(self.group.path, level.path)
+                raise NodeNotFoundError(
+                    f"the level /{path} in {self.group.store!r} is not the planned array any more; abandon the plan, and make a "
+                    "new one",
+                    path=path,
+                )
 
     def plan(self, level: PyramidLevel, notes: list[str]) -> ArrayMetadata:
         """Return the metadata of a level: the metadata of the finest array, with another shape and layout.
@@ -253,10 +298,10 @@ class Pyramid:
             return values
         return {**values, ORIGIN: {**self._origin, "factors": list(level.factors)}}
 
-    def _is_same(self, planned: ArrayMetadata, existing: ArrayMetadata) -> bool:
-        """Return whether an existing array is the result of an interrupted run."""
+    def _is_same(self, planned: Metadata, existing: Metadata) -> bool:
+        """Return whether an existing node is the result of an interrupted run."""
 
-        def comparable(metadata: ArrayMetadata) -> Any:
+        def comparable(metadata: Metadata) -> Any:
             origin = metadata.attributes.get(ORIGIN)
             plain = replace(metadata, attributes={ORIGIN: origin} if origin else {}, source=None)
             return handle_of(self.group).format.render("", plain)
@@ -267,9 +312,10 @@ class Pyramid:
         """Return whether the attributes of the group describe the levels."""
         return dict(self.group.attrs) == self._group_attributes()
 
-    async def publish(self, finest: AsyncArray) -> None:
+    async def publish(self) -> None:
         """Write the attributes of the finest array and of the group, after which readers find all levels."""
         if self.is_geo:
+            finest = await self.group.getitem(self.levels[0].path) if self.is_copied else self.source.array
             await _update(finest, self._attributes(self.levels[0], finest.attrs))
         await _update(self.group, self._group_attributes())
 
@@ -282,11 +328,15 @@ class Pyramid:
         return {name: value for name, value in found.items() if value}
 
     def _group_attributes(self) -> dict[str, Any]:
-        source, attributes, method = self.source, self.group.attrs, self.method
+        source, attributes, method = self.source, _without_note(self.group.attrs), self.method
         if not self.is_geo:
             return ome_pyramid_attributes(attributes, self.version, source.axes, self.levels, method)
         names = [axis.name for axis in source.axes[-2:]]
         return geo_pyramid_attributes(attributes, names, source.affine, source.crs, self.levels, method)
+
+
+def _without_note(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name != ORIGIN}
 
 
 async def _update(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:

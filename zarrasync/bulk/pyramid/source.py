@@ -119,12 +119,12 @@ class PyramidSource:
     @property
     def is_image(self) -> bool:
         """Whether the group of the array is in OME-Zarr."""
-        return any(title.startswith("OME-Zarr") for title in self.meaning.titles)
+        return _is_image(self.meaning)
 
     @property
     def is_geographic(self) -> bool:
         """Whether the array is a geographic grid, and not an image. Coordinates of images do not descend."""
-        is_grid = self.affine is not None or self.crs is not None
+        is_grid = self.affine is not None or self.crs is not None or "multiscales" in self.meaning.titles
         is_grid |= any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes)
         return is_grid and not self.is_image
 
@@ -183,20 +183,30 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: PyramidAxes) -> Py
         array, metadata = await _finest_of(node), node.metadata
         name = array.path[len(handle.path) :].strip("/")
     meaning = meaning_of(metadata) if metadata is not None else Meaning()
-    own = meaning_of(array.metadata)
-    context = meaning.for_member(name, own, is_array=True)
+    context = meaning.for_member(name, meaning_of(array.metadata), is_array=True)
     axes = axes_of(array.metadata, context.axes)
-    if any(level.path == name for level in meaning.levels) and any(axis.step is None for axis in axes):
+    if (
+        _is_image(meaning)
+        and any(level.path == name for level in meaning.levels)
+        and any(axis.step is None for axis in axes)
+    ):
         raise MetadataError(
             f"the coordinates of {array.name} are not a scale and an offset along each axis, so coarser levels cannot be "
             "described"
         )
-    axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
+    own_axes = _without_common_transformations(metadata, name, array) or axes
+    axes = changes.apply(own_axes)
     located, left_out = set(changes.scale or ()), dict[str, str]()
+    described = {new.name for old, new in zip(own_axes, axes, strict=True) if old.step is not None}
     axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
-    affine = context.affine or _affine_of(axes, context)
+    are_known = {axis.name for axis in axes[-2:]} <= described | located
+    affine = context.affine or (_affine_of(axes, context) if are_known else None)
     parent = await parent_attributes(array)
     return PyramidSource(array, axes, affine, crs, meaning, name, frozenset(located), left_out, parent)
+
+
+def _is_image(group: Meaning) -> bool:
+    return any(title.startswith("OME-Zarr") for title in group.titles)
 
 
 def _without_common_transformations(

@@ -16,6 +16,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
+from zarrasync.bulk.jobs.claimed_work import OneCall
 from zarrasync.bulk.jobs.plan import Options
 from zarrasync.bulk.jobs.plan_location import NodeLocation
 from zarrasync.bulk.reports import CopyReport, WriteReport, add_reports
@@ -295,10 +296,12 @@ class DatasetWork(CopyWork):
         with seceded(waits=True):
             return super().write(number, progress, verify=verify)
 
-    async def write_boxes(self, boxes: Sequence[Box], progress: Progress, *, verify: bool) -> IngestReport:
+    async def write_boxes(
+        self, boxes: Sequence[Box], progress: Progress, call: OneCall, *, verify: bool
+    ) -> IngestReport:
         report = IngestReport()
         for box in boxes:
-            target = Target.of(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow")
+            target = Target.of(box.array, self._cut(box), self.array_of(box.array), box.region, "allow")
             add_reports(report, await target.write(verify=verify, progress=progress, is_hidden=True))
         return report
 

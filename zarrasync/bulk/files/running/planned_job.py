@@ -433,10 +433,9 @@ class FilesWork(PlannedWork):
 
     def drop(self, claim: Claim) -> None:
         """Erase the values of a new dataset. In an existing one, new rows are invisible, and replaced rows stay replaced."""
-        if self.plan is not None and self.plan.is_new and not self.store.checks_bounds:
-            handle = self.plan.handle(self.store, self.config)
-            erasure = erase_arrays(handle, [array.name for array in self.plan.arrays])
-            run_blocking(self.store, erasure)
+        assert self.plan is not None
+        handle = self.plan.handle(self.store, self.config)
+        run_blocking(self.store, erase_arrays(handle, [array.name for array in self.plan.arrays]))
 
 
 def _text(plan: FilesPlan, part: Part) -> str:

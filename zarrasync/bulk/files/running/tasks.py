@@ -225,11 +225,10 @@ class FileWorkers(Workers):
 
     Args:
         executor: The argument of users; see ``executor_of``. ``None`` and 1 stand for this process.
-        start_method: How processes of this machine start.
     """
 
-    def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
-        super().__init__(executor, start_method)
+    def __init__(self, executor: Any = None) -> None:
+        super().__init__(executor)
         self._files: dict[WayToOpen, OpenFiles] = {}
         self._shared = set[WayToOpen]()
 

@@ -25,7 +25,7 @@ from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
 from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
-from zarrasync.transfer.chunks import CHANGES, slot_of
+from zarrasync.stores.changes import Changes
 
 _POINTS = "points"
 """The name of the set of points in the argument. Points in arrays of xarray are sets by their dimensions."""
@@ -191,8 +191,8 @@ def _dimension_of(name: str, metadata: ArrayMetadata) -> str | None:
 @dataclass
 class _Entry:
     metadata: ArrayMetadata
-    slot: int
-    changes: int
+    changes: Changes
+    count: int
     coordinate: Coordinate
 
 
@@ -213,8 +213,8 @@ class CoordinateCache:
         self.above = Meaning()
         self._entries: dict[str, _Entry] = {}
         self._computed: dict[str, tuple[Axis, int, Coordinate | None]] = {}
-        self._slot = slot_of(store, path)
-        self._changes = -1
+        self._watched = Changes(store, path)
+        self._count = -1
         self._arrays: dict[str, SelectedArray | None] = {}
         self._axes: dict[str, tuple[ArrayMetadata, tuple[Axis, ...]]] = {}
 
@@ -229,14 +229,14 @@ class CoordinateCache:
             names: The names, ``None`` for all arrays. Those that do not exist are left out.
             find: Returns the arrays with these names.
         """
-        changes = CHANGES[self._slot]
-        is_fresh = changes == self._changes
+        count = self._watched.count
+        is_fresh = count == self._count
         arrays = self._arrays if is_fresh else {}
         unknown = None if names is None else [name for name in names if name not in arrays]
         if unknown or (unknown is None and not is_fresh):
             found = await find(unknown)
             arrays = {**arrays, **dict.fromkeys(unknown or ()), **found}
-            self._arrays, self._changes, self._axes = arrays, changes, {}
+            self._arrays, self._count, self._axes = arrays, count, {}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def axes(self, name: str, metadata: ArrayMetadata) -> tuple[Axis, ...]:
@@ -268,13 +268,13 @@ class CoordinateCache:
                 cached = self._computed[item.dim] = item.axis, item.size, _computed(item)
             return cached[2]
         entry, metadata = self._entries.get(array.path), array.metadata
-        if entry is None or entry.metadata is not metadata or CHANGES[entry.slot] != entry.changes:
-            slot = slot_of(array.store, array.path)
-            changes = CHANGES[slot]
+        if entry is None or entry.metadata is not metadata or entry.changes.count != entry.count:
+            changes = Changes(array.store, array.path)
+            count = changes.count
             stored = np.asarray(await AsyncSelection(array, identity(metadata.shape)).read())
             make = partial(_ordered, name, encoding_of(metadata, format_), stored)
             coordinate = await compute(make) if stored.size > _LONG else make()
-            entry = self._entries[array.path] = _Entry(metadata, slot, changes, coordinate)
+            entry = self._entries[array.path] = _Entry(metadata, changes, count, coordinate)
         if len(entry.coordinate.labels) != item.size:
             raise LabelError(
                 f"the coordinate {name!r} has {len(entry.coordinate.labels):,} labels for {item.size:,} positions along "

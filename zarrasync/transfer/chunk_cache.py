@@ -28,7 +28,7 @@ from zarrasync.indexing.transform import Transform
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import ABSENT, Request, Value
 from zarrasync.stores.wrappers import WrapperStore
-from zarrasync.transfer.chunks import CHANGES, Chunks, Fields
+from zarrasync.transfer.chunks import Chunks, Fields
 from zarrasync.transfer.read import read
 
 _ENTRY = 200
@@ -192,7 +192,7 @@ class ChunkCache:
     def _trusted(self, selection: _Selection) -> dict[Coords, Array]:
         """Return the chunks that need no check."""
         chunks, now = selection.chunks, clock.monotonic()
-        changes, key, found = CHANGES[chunks.change_slot], chunks.cache_key, {}
+        changes, key, found = chunks.changes.count, chunks.cache_key, {}
         with self._lock:
             for run in selection.runs:
                 entry = self._entries.get((key, run.coords))
@@ -234,7 +234,7 @@ class ChunkCache:
 
     async def _checked(self, chunks: Chunks, missing: Sequence[Coords]) -> dict[Coords, Array]:
         """Return cached chunks whose stored values still have the same version."""
-        changes, key = CHANGES[chunks.change_slot], chunks.cache_key
+        changes, key = chunks.changes.count, chunks.cache_key
         with self._lock:
             entries = {coords: self._entries.get((key, coords)) for coords in missing}
         old = {
@@ -267,7 +267,7 @@ class ChunkCache:
 
     async def _read_box(self, chunks: Chunks, first: Coords, last: Coords) -> dict[Coords, Array]:
         """Read all chunks of a box of the grid together, with the versions of the values that contain them."""
-        grid, now, changes = chunks.metadata.read_grid, clock.monotonic(), CHANGES[chunks.change_slot]
+        grid, now, changes = chunks.metadata.read_grid, clock.monotonic(), chunks.changes.count
         coords = list(product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))))
         keys = {place: _value_key(chunks, place) for place in coords}
         with self._lock:
@@ -342,7 +342,7 @@ def _placed(selection: _Selection, present: Mapping[Coords, Array]) -> Array:
 
 def _state(chunks: Chunks) -> tuple[object, ...]:
     """Return what reads must have in common to share values: those before an append read less of the last chunks."""
-    return chunks.cache_key, CHANGES[chunks.change_slot], chunks.metadata.shape
+    return chunks.cache_key, chunks.changes.count, chunks.metadata.shape
 
 
 def _shape(chunks: Chunks, coords: Coords) -> tuple[int, ...]:

@@ -1,0 +1,109 @@
+"""Random calls of several readers and writers at a time, with cancellations, against a plain array of NumPy.
+
+Each value names the write that stored it. A read that began after a write has ended must not return an older value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zarrasync as za
+from zarrasync.stores import LocalStore, MemoryStore, Store
+from zarrasync.testing import LatencyStore
+from zarrasync.transfer import chunk_cache
+
+COLUMNS = 5
+STORES: dict[str, Callable[[Path], Store]] = {
+    "remote": lambda folder: LatencyStore(MemoryStore(), 0.0005),
+    "memory": lambda folder: MemoryStore(),
+    "local": LocalStore,
+}
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["read", "read", "read", "write", "append"]),
+        st.integers(0, 1),  # the array object
+        st.integers(0, 30),  # the first row
+        st.integers(1, 8),  # the number of rows
+        st.integers(0, 3),  # how many turns of the loop to wait before the call
+        st.sampled_from([None, None, None, 0, 2, 5]),  # turns after which it is cancelled
+    ),
+    min_size=5,
+    max_size=30,
+)
+
+
+class Model:
+    """The array, and the values that rows have at least and at most."""
+
+    def __init__(self, arrays: list[Any], rows: int) -> None:
+        self.arrays, self.number = arrays, 0
+        self.least = [0] * rows
+        """By row, the newest write that had ended."""
+        self.alone = asyncio.Lock()
+
+    async def read(self, array: Any, start: int, count: int) -> None:
+        least = self.least[start : start + count]
+        values = await array[start : start + count]
+        for row, (found, wanted) in enumerate(zip(values, least, strict=False)):
+            assert (found >= wanted).all(), f"row {start + row} is {found}, after {wanted} was written"
+            assert (found <= self.number).all()
+
+    async def write(self, array: Any, start: int, count: int) -> None:
+        async with self.alone:  # the order of overlapping writes is not determined
+            rows = range(start, min(start + count, len(self.least)))
+            self.number = number = self.number + 1
+            await array[rows.start : rows.stop].write(number)
+            for row in rows:
+                self.least[row] = number
+
+    async def append(self, array: Any, start: int, count: int) -> None:
+        async with self.alone:
+            self.number = number = self.number + 1
+            await array.refresh()
+            await array.append(np.full((count, COLUMNS), number))
+            for other in self.arrays:
+                await other.refresh()
+            del self.least[array.shape[0] - count :]
+            self.least += [number] * (array.shape[0] - len(self.least))
+
+
+async def run(store: Store, calls: Any, shards: Any, max_age: float) -> None:
+    chunk_cache._shared.cache_clear()
+    settings_ = {"chunk_cache_bytes": 4_000, "chunk_cache_max_age": max_age}
+    await za.create_array(store, shape=(12, COLUMNS), dtype="i8", chunks=(2, 3), shards=shards)
+    arrays = [await za.open_array(store, mode="r+", config=settings_) for _ in range(2)]
+    model, tasks = Model(arrays, 12), []
+    for what, number, start, count, turns, cancelled_after in calls:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task = asyncio.ensure_future(getattr(model, what)(arrays[number], start, count))
+        tasks.append(task)
+        if cancelled_after is not None and what == "read":
+            for _ in range(cancelled_after):
+                await asyncio.sleep(0)
+            task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
+    for array in arrays:
+        await array.refresh()
+        np.testing.assert_array_equal((await array[...])[:, 0], await (await za.open_array(store))[:, 0])
+        assert array.chunk_cache.stats.nbytes <= 4_000
+
+
+@pytest.mark.parametrize("kind", STORES)
+@settings(max_examples=30, deadline=None)
+@given(calls=CALLS, shards=st.sampled_from([None, (4, 6)]), max_age=st.sampled_from([0.0, 1000.0]))
+def test_readers_see_what_was_written(kind: str, calls: Any, shards: Any, max_age: float):
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(STORES[kind](Path(folder)), calls, shards, max_age))

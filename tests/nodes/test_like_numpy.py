@@ -129,7 +129,15 @@ async def test_hints(api: Api):
                 getattr(lazy, name)
         with pytest.raises(AttributeError, match=r"has no attribute 'atrs'$"):
             _ = lazy.atrs
-        for compute in (lambda x: x + 1, lambda x: 2.0 * x, lambda x: x - x, lambda x: -x, abs, lambda x: x @ x, lambda x: x > 1):
+        for compute in (
+            lambda x: x + 1,
+            lambda x: 2.0 * x,
+            lambda x: x - x,
+            lambda x: -x,
+            abs,
+            lambda x: x @ x,
+            lambda x: x > 1,
+        ):
             with pytest.raises(TypeError, match=r"does not compute.*array\[\.\.\.\].*dask"):
                 compute(lazy)
     if api.name == "async":

@@ -53,8 +53,8 @@ CALLS = st.lists(
     st.tuples(
         st.sampled_from(["read", "read", "read", "write", "append", "grow"]),
         st.integers(0, 1),  # the array object
-        st.integers(0, 30),  # the first row
-        st.integers(1, 8),  # the number of rows
+        st.sampled_from([0, 2, -1, -3]),  # the first row, also from the end
+        st.sampled_from([1, 3, 4]),  # the number of rows
         st.integers(0, 3),  # how many turns of the loop to wait before the call
         st.sampled_from([None, None, None, 0, 2, 5]),  # turns after which it is cancelled
     ),
@@ -73,6 +73,7 @@ class Model:
         self.alone = asyncio.Lock()
 
     async def read(self, array: Any, start: int, count: int) -> None:
+        start %= len(self.least)
         least = self.least[start : start + count]
         values = await array[start : start + count]
         assert len(values) >= len(least)
@@ -82,6 +83,7 @@ class Model:
 
     async def write(self, array: Any, start: int, count: int) -> None:
         async with self.alone:  # the order of overlapping writes is not determined
+            start %= len(self.least)
             rows = range(start, min(start + count, len(self.least)))
             self.number = number = self.number + 1
             await array[rows.start : rows.stop].write(number)

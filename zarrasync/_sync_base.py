@@ -225,6 +225,8 @@ class ValuesBase(Facade):
             raise missing_attribute(self, name, "array[...]" if isinstance(self, NodeBase) else "np.asarray(array)")
 
     def __dlpack__(self, **options: Any) -> Any:
+        if options.get("copy") is False:
+            raise BufferError("cannot export without a copy, because the values are read: omit copy=False")
         return np.asarray(self).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -110,14 +110,36 @@ async def test_cards_are_text_where_styles_are_removed(api: Api, weather):
 
 
 async def test_cards_begin_with_what_values_are(api: Api):
-    dtype = [("id", "i4"), ("depth", "f8")]
+    dtype: Any = [("id", "i4"), ("depth", "f8"), ("where", [("lat", "f4"), ("name", "S3")])]
     attributes = {"long_name": "soundings", "coordinates": "lat lon"}
     options: dict[str, Any] = {"attributes": attributes, "dimension_names": ["ship"], "chunks": (2,)}
     array = await api(api.create_array({}, data=np.zeros(3, dtype), **options))
     text = Page(array._repr_html_()).text.rpartition("Array /")[2]
-    facts = ["Quantity", "soundings", "ship 3", "lat, lon", "id int32, depth float64", "Zarr format", "Codecs", "Store"]
+    facts = [
+        "Quantity",
+        "soundings",
+        "ship 3",
+        "lat, lon",
+        "id int32, depth float64, where (lat float32, name S3)",
+        "Zarr format",
+        "Codecs",
+        "Store",
+    ]
     places = [text.index(fact) for fact in facts]
     assert places == sorted(places)
+
+
+async def test_cards_of_decoded_arrays_show_the_data_type_of_values(api: Api):
+    attributes = {"scale_factor": 0.5, "units": "K"}
+    array = await api(api.create_array({}, data=np.zeros(3, "i2"), attributes=attributes))
+    assert "Decoded array / (3,) float64 from int16" in Page(array.decoded._repr_html_()).text.replace("  ", " ")
+    assert "Array / (3,) int16" in Page(array._repr_html_()).text.replace("  ", " ")
+
+
+def test_long_names_break_in_trees():
+    group = sync.create_group({})
+    group.create_array("x" * 200, shape=(3,), dtype="i1")
+    assert re.search(r"\.za-tree li\{[^}]*overflow-wrap:anywhere", group.tree()._repr_html_())
 
 
 async def test_lines_that_are_close_together_are_faint(api: Api):

@@ -47,6 +47,16 @@ class OldTensor(Tensor):
         return self.values
 
 
+class Flattening(np.ndarray):
+    """A subclass with another meaning of indices, as that of matrices."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.view(np.ndarray).ravel()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.view(np.ndarray).ravel()[key] = value
+
+
 @pytest.mark.parametrize("packed", [False, True])
 async def test_memory_to_read_into(api: Api, packed: bool):
     attributes = {"scale_factor": 0.5} if packed else {}
@@ -65,6 +75,9 @@ async def test_memory_to_read_into(api: Api, packed: bool):
         np.testing.assert_array_equal(getattr(out, "values", out), want)
     assert await api(source.view[1].read(out=flat)) is flat
     assert flat.tolist() == want[1].tolist()
+    flattening = np.empty((2, 3)).view(Flattening)
+    assert await api(source.view.read(out=flattening)) is flattening
+    np.testing.assert_array_equal(flattening.view(np.ndarray), want)
     for wrong, error, message in (
         (bytes(48), ShapeError, "uint8"),
         (memoryview(bytes(48)).cast("d", (2, 3)), ShapeError, "cannot be written|read-only"),
@@ -83,6 +96,9 @@ def test_other_libraries_take_the_values():
     np.testing.assert_array_equal(np.from_dlpack(array.decoded.view[1]), VALUES[1] / 2)
     np.testing.assert_array_equal(array + np.ones(3), VALUES + 1)
     np.testing.assert_array_equal(np.float64(2) * array.view[0], 2 * VALUES[0])  # type: ignore[operator]
+    np.testing.assert_array_equal(array > np.ones(3), VALUES > 1)
+    with pytest.raises(BufferError, match="without a copy"):
+        np.from_dlpack(array, copy=False)
     with pytest.raises(BufferError, match="DLPack only supports"):
         np.from_dlpack(sync.create_array({}, data=np.array(["a"])))
     for again in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array))):
@@ -113,7 +129,15 @@ async def test_hints(api: Api):
                 getattr(lazy, name)
         with pytest.raises(AttributeError, match=r"has no attribute 'atrs'$"):
             _ = lazy.atrs
-        for compute in (lambda x: x + 1, lambda x: 2.0 * x, lambda x: x - x, lambda x: -x, abs, lambda x: x @ x):
+        for compute in (
+            lambda x: x + 1,
+            lambda x: 2.0 * x,
+            lambda x: x - x,
+            lambda x: -x,
+            abs,
+            lambda x: x @ x,
+            lambda x: x > 1,
+        ):
             with pytest.raises(TypeError, match=r"does not compute.*array\[\.\.\.\].*dask"):
                 compute(lazy)
     if api.name == "async":

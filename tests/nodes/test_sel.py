@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from typing import Any
 
 import numpy as np
 import pytest
 
+import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync.errors import LabelError
 from zarrasync.stores import MemoryStore
 from zarrasync.stores.counting import CountingStore
+from zarrasync.testing import LatencyStore
 
 PACKED = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
 TWO_DAYS = [np.datetime64("2000-01-03"), np.datetime64("2000-01-01")]
@@ -463,3 +466,25 @@ async def test_points_in_time_read_each_chunk_once(api: Api):
         await api(group.sel(points=[(0, 0)]))
     decoded = await api((await api(group.get("t2m"))).decoded.sel(points=track))
     assert decoded.shape == (3,)
+
+
+async def test_coordinates_are_read_once_by_concurrent_tasks():
+    store = CountingStore(LatencyStore(MemoryStore(), 0.005))
+    group = await za.create_group(store)
+    for name, size in (("lat", 4), ("lon", 3)):
+        await group.create_array(name, data=np.arange(size), dimension_names=[name])
+    await group.create_array("t2m", data=np.arange(12).reshape(4, 3), dimension_names=["lat", "lon"])
+
+    async def select(count: int) -> tuple[int, list[Any]]:
+        found = await za.open_group(store)
+        store.reset()
+        selected = await asyncio.gather(*(found.sel(lat=1, lon=2) for _ in range(count)))
+        return store.counts.requests, [await (await found.sel(lat=1, lon=2))["t2m"].read(), *selected]
+
+    (one, values), (many, others) = await select(1), await select(20)
+    assert one == many
+    assert values[0] == others[0] == 5
+    array = await za.open_array(store, path="t2m")
+    store.reset()
+    await asyncio.gather(*(array.sel(lat=n % 4) for n in range(20)))
+    assert store.counts.requests <= 3

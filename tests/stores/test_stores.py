@@ -33,6 +33,27 @@ async def test_an_absent_key_is_none(store):
         assert not await store.exists(key)
 
 
+async def test_looking_at_a_value_returns_the_version_that_reading_returns(store):
+    """Otherwise caches would take each value for a new one."""
+    await store.set("k", b"0123456789")
+    (read,) = await store.fetch([Request("k")], versions=True)
+    (part,) = await store.fetch([Request("k", 2, 3)], versions=True)
+    looked = await store.stat("k")
+    assert read.version == part.version
+    assert read.version is None or looked.version == read.version
+
+
+@pytest.mark.parametrize("backend", ["", "fsspec"])
+async def test_versions_of_web_servers(http, backend: str):
+    url, root = http
+    (root / "k").write_bytes(b"0123456789")
+    async with stores.resolve(url, {"backend": backend} if backend else None) as store:
+        (read,) = await store.fetch([Request("k")], versions=True)
+        looked = await store.stat("k")
+        assert read.version is not None
+        assert (looked.version, looked.size) == (read.version, 10)
+
+
 async def test_ranges_are_clipped_like_slices(store):
     value = b"0123456789"
     await store.set("k", value)

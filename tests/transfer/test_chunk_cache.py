@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from zarrasync.stores.counting import CountingStore
 from zarrasync.stores.values import Request
 from zarrasync.testing import LatencyStore
 from zarrasync.transfer import chunk_cache
-from zarrasync.transfer.chunks import CHANGES
 
 TRUSTED = {"chunk_cache_bytes": 1 << 22, "chunk_cache_max_age": 60.0}
 CHECKED = {"chunk_cache_bytes": 1 << 22}
@@ -123,6 +123,43 @@ async def test_a_chunk_is_read_once_by_concurrent_tasks(kind: str, tmp_path: Pat
     assert (array.chunk_cache.stats.misses, array.chunk_cache.stats.hits) == (1, 50)
 
 
+async def test_a_version_is_compared_once_by_concurrent_tasks(tmp_path: Path):
+    store = make("remote", tmp_path)
+    await za.create_array(store, data=VALUES, chunks=(10, 30))
+    array = await za.open_array(store, config=CHECKED)
+    await array[:10]
+    store.reset()
+    await asyncio.gather(*(array[n % 10] for n in range(50)))
+    assert store.counts.requests == 1
+    assert array.chunk_cache.stats.checks == 1
+
+
+@pytest.mark.parametrize("key", [slice(None), slice(None, None, 3), [*range(50)]])
+async def test_many_chunks_do_not_occupy_the_event_loop(key: Any, monkeypatch: pytest.MonkeyPatch):
+    array = await za.create_array({}, data=np.arange(400, dtype="i1"), chunks=(1,), config=TRUSTED)
+    threads: set[int] = set()
+    select, placed = chunk_cache.ChunkCache._select, chunk_cache._placed
+
+    def noting(function: Any, *arguments: Any) -> Any:
+        threads.add(threading.get_ident())
+        return function(*arguments)
+
+    monkeypatch.setattr(chunk_cache.ChunkCache, "_select", lambda *arguments: noting(select, *arguments))
+    monkeypatch.setattr(chunk_cache, "_placed", lambda *arguments: noting(placed, *arguments))
+    for _ in range(2):
+        np.testing.assert_array_equal(await array[key], np.arange(400, dtype="i1")[key])
+    assert threads
+    assert threading.get_ident() not in threads
+    await array[3:5]
+    assert threading.get_ident() in threads
+
+
+async def test_results_have_the_memory_order_of_chunks(api: Api):
+    array = await api(api.create_array({}, data=VALUES, chunks=(40, 30), order="F", zarr_format=2, config=TRUSTED))
+    for _ in range(2):
+        assert (await api(array[...])).flags.f_contiguous
+
+
 def test_a_chunk_is_read_once_by_concurrent_threads(tmp_path: Path):
     sync.create_array(tmp_path, data=np.zeros((300, 300)), chunks=(300, 300))
     array = sync.open_array(tmp_path, config=TRUSTED)
@@ -137,7 +174,7 @@ async def test_a_read_does_not_join_one_from_before_a_change():
     early = asyncio.create_task(array[:].read())
     await asyncio.sleep(0.02)
     sync.open_array(store.inner, mode="r+")[:] = 1
-    CHANGES[array._chunks.change_slot] += 1
+    array._chunks.changes.add()
     assert (await array[:]).tolist() == [1] * 4
     await early
     assert (await array[:]).tolist() == [1] * 4

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from zarrasync.display.svg import draw
 from zarrasync.display.text import Table, counted, size_text, table_lines
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -42,7 +44,7 @@ font-family:system-ui,sans-serif}
 .za-hit{fill:#e8743b;fill-opacity:.72}
 .za .za-tree ul,.za.za ul{list-style:none!important;margin:0!important;padding-left:18px!important}
 .za.za .za-tree>ul{padding:8px 14px 10px!important}
-.za-tree li{margin:1px 0}.za-tree li::marker{content:""}.za-tree details{padding:0}.za-tree code{font-size:12px;background:none;color:inherit}
+.za-tree li{margin:1px 0;overflow-wrap:anywhere}.za-tree li::marker{content:""}.za-tree details{padding:0}.za-tree code{font-size:12px;background:none;color:inherit}
 .za-tree summary,.za-leaf{font-size:13px}.za-leaf{padding-left:15px;display:block}
 .za-search{float:right;font:inherit;font-size:12px;padding:1px 6px;width:13em;color:inherit;background:transparent;
 border:1px solid color-mix(in srgb,currentColor 30%,transparent);border-radius:4px}
@@ -75,9 +77,10 @@ def array(metadata: ArrayMetadata, facts: Mapping[str, str], name: str) -> str:
         facts: The text of each fact by its name.
         name: The name of the array.
     """
-    head = f"{metadata.shape} {metadata.dtype.name}"
+    values = facts.get("Values", "").partition(",")[0]  # of a decoded array
+    head = f"{metadata.shape} {f'{values} from ' if values else ''}{metadata.dtype.name}"
     body = _body({**facts, **_value_facts(metadata)})
-    return card("Array", name, head, body, draw(metadata), _attributes(metadata.attributes))
+    return card(facts.get("Type", "Array"), name, head, body, draw(metadata), _attributes(metadata.attributes))
 
 
 def group(
@@ -208,7 +211,7 @@ def _value_facts(metadata: ArrayMetadata) -> dict[str, str]:
     """Return the dimensions of an array, its auxiliary coordinates, and the fields of its elements."""
     names, dtype = axis_names(metadata), metadata.dtype.numpy
     coordinates = metadata.attributes.get("coordinates")
-    fields = [f"{name} {dtype[name]}" for name in dtype.names or ()]
+    fields = _fields(dtype)
     facts = {
         "Dimensions": ", ".join(
             f"{name or f'axis {axis}'} {size:,}"
@@ -221,6 +224,14 @@ def _value_facts(metadata: ArrayMetadata) -> dict[str, str]:
         + (f", … {len(fields) - _MAX_FIELDS:,} more" * (len(fields) > _MAX_FIELDS)),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def _fields(dtype: np.dtype[Any]) -> list[str]:
+    """Return the names and data types of the fields of a structured data type, with inner fields in parentheses."""
+    return [
+        f"{name} ({', '.join(_fields(dtype[name]))})" if dtype[name].names else f"{name} {str(dtype[name]).lstrip('|')}"
+        for name in dtype.names or ()
+    ]
 
 
 def _table(items: Mapping[str, str]) -> str:

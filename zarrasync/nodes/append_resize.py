@@ -106,6 +106,7 @@ async def _erase_outside(chunks: Chunks, target: ArrayMetadata) -> None:
         keys = (chunks.key(coords) for coords in coords_outside(grid, target_grid))
     while batch := list(islice(keys, _BATCH)):
         await chunks.store.erase_values(batch)
+        chunks.changes.add()
 
 
 async def _clear_edges(chunks: Chunks, target: ArrayMetadata) -> None:

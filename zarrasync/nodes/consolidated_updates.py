@@ -13,7 +13,7 @@ from zarrasync.nodes.consolidated import Consolidated, ConsolidatedCopies, repla
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below, warn_of_failures
-from zarrasync.transfer.chunks import count_change
+from zarrasync.stores.changes import count_change
 
 
 async def update_copies(
@@ -46,7 +46,7 @@ async def update_copies(
     changed = list(keys)
     paths = [node.path] if paths is None else list(paths)
     for path in {node.path, *paths}:
-        count_change(node.store, path)
+        count_change(node.store, path, below=bool(erased_prefixes))
     if not node.keeps_copies or not (changed or erased_prefixes):
         return []
     opened = node.consolidated

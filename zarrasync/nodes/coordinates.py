@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.offload import compute
 from zarrasync._util.advice import suggest
 from zarrasync.errors import LabelError
@@ -25,8 +26,10 @@ from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
 from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
-from zarrasync.transfer.chunks import CHANGES, slot_of
+from zarrasync.stores.changes import Changes
 
+T = TypeVar("T")
+A = TypeVar("A")
 _POINTS = "points"
 """The name of the set of points in the argument. Points in arrays of xarray are sets by their dimensions."""
 _LONG = 1 << 16
@@ -191,8 +194,8 @@ def _dimension_of(name: str, metadata: ArrayMetadata) -> str | None:
 @dataclass
 class _Entry:
     metadata: ArrayMetadata
-    slot: int
-    changes: int
+    changes: Changes
+    count: int
     coordinate: Coordinate
 
 
@@ -213,10 +216,11 @@ class CoordinateCache:
         self.above = Meaning()
         self._entries: dict[str, _Entry] = {}
         self._computed: dict[str, tuple[Axis, int, Coordinate | None]] = {}
-        self._slot = slot_of(store, path)
-        self._changes = -1
+        self._watched = Changes(store, path)
+        self._count = -1
         self._arrays: dict[str, SelectedArray | None] = {}
         self._axes: dict[str, tuple[ArrayMetadata, tuple[Axis, ...]]] = {}
+        self._flights = SingleFlight()
 
     async def arrays(
         self,
@@ -229,15 +233,21 @@ class CoordinateCache:
             names: The names, ``None`` for all arrays. Those that do not exist are left out.
             find: Returns the arrays with these names.
         """
-        changes = CHANGES[self._slot]
-        is_fresh = changes == self._changes
+        count = self._watched.count
+        is_fresh = count == self._count
         arrays = self._arrays if is_fresh else {}
         unknown = None if names is None else [name for name in names if name not in arrays]
         if unknown or (unknown is None and not is_fresh):
-            found = await find(unknown)
+            names_ = None if unknown is None else tuple(unknown)
+            found = await self._once(("arrays", names_, count), partial(_call, find, unknown))
+            arrays = self._arrays if self._count == count else {}  # another call may have found others meanwhile
             arrays = {**arrays, **dict.fromkeys(unknown or ()), **found}
-            self._arrays, self._changes, self._axes = arrays, changes, {}
+            self._arrays, self._count, self._axes = arrays, count, {}
         return {name: array for name, array in arrays.items() if array is not None}
+
+    async def _once(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a call that several tasks may need at the same time."""
+        return await (make() if driven() else self._flights.share(name, make))
 
     def axes(self, name: str, metadata: ArrayMetadata) -> tuple[Axis, ...]:
         """Return the axes of an array of the group, by its own metadata and the conventions that the group follows."""
@@ -268,13 +278,10 @@ class CoordinateCache:
                 cached = self._computed[item.dim] = item.axis, item.size, _computed(item)
             return cached[2]
         entry, metadata = self._entries.get(array.path), array.metadata
-        if entry is None or entry.metadata is not metadata or CHANGES[entry.slot] != entry.changes:
-            slot = slot_of(array.store, array.path)
-            changes = CHANGES[slot]
-            stored = np.asarray(await AsyncSelection(array, identity(metadata.shape)).read())
-            make = partial(_ordered, name, encoding_of(metadata, format_), stored)
-            coordinate = await compute(make) if stored.size > _LONG else make()
-            entry = self._entries[array.path] = _Entry(metadata, slot, changes, coordinate)
+        if entry is None or entry.metadata is not metadata or entry.changes.count != entry.count:
+            changes = Changes(array.store, array.path)
+            read = partial(self._read, name, array, changes, format_)
+            entry = await self._once(("labels", array.path, id(metadata), changes.count), read)
         if len(entry.coordinate.labels) != item.size:
             raise LabelError(
                 f"the coordinate {name!r} has {len(entry.coordinate.labels):,} labels for {item.size:,} positions along "
@@ -282,6 +289,18 @@ class CoordinateCache:
                 name=name,
             )
         return entry.coordinate
+
+    async def _read(self, name: str, array: SelectedArray, changes: Changes, format_: Format) -> _Entry:
+        count, metadata = changes.count, array.metadata
+        stored = np.asarray(await AsyncSelection(array, identity(metadata.shape)).read())
+        make = partial(_ordered, name, encoding_of(metadata, format_), stored)
+        coordinate = await compute(make) if stored.size > _LONG else make()
+        entry = self._entries[array.path] = _Entry(metadata, changes, count, coordinate)
+        return entry
+
+
+async def _call(find: Callable[[A], Awaitable[T]], names: A) -> T:
+    return await find(names)
 
 
 def _ordered(name: str, encoding: CFEncoding, stored: Any) -> Coordinate:

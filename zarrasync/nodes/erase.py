@@ -14,6 +14,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import Store
+from zarrasync.stores.changes import count_change
 from zarrasync.stores.values import KeyIndex
 
 APPENDS = ".appends"
@@ -44,10 +45,13 @@ async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
         all_files: Also erase files that are not part of any Zarr node.
     """
     keys, prefixes = handle.format.erase_keys(handle.path), handle.format.erase_prefixes(handle.path)
-    if keys:
-        await handle.store.erase_values(keys)
-    for prefix in prefixes:
-        await _erase_below(handle.store, prefix, all_files=all_files)
+    try:
+        if keys:
+            await handle.store.erase_values(keys)
+        for prefix in prefixes:
+            await _erase_below(handle.store, prefix, all_files=all_files)
+    finally:  # also if some values remain
+        count_change(handle.store, handle.path, below=True)
     await update_copies(handle, keys, prefixes)
 
 

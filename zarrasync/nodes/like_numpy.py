@@ -10,11 +10,11 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 C = TypeVar("C", bound=type)
-_COMPARISONS = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"}
+_EQUALITY = {"__eq__", "__ne__"}
 _OPERATORS = [
-    name for name, method in vars(NDArrayOperatorsMixin).items() if callable(method) and name not in _COMPARISONS
+    name for name, method in vars(NDArrayOperatorsMixin).items() if callable(method) and name not in _EQUALITY
 ]
-"""The methods of NumPy's arithmetic operators."""
+"""The methods of NumPy's operators. Equal nodes may be compared."""
 _NUMPY = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 _LARGE = "for more than fits in memory, zarrasync.integrations.dask.from_zarr(array)"
 
@@ -98,8 +98,8 @@ def memory_of(out: Any) -> npt.NDArray[Any]:
     Raises:
         TypeError: If NumPy has no access to its memory.
     """
-    if isinstance(out, np.ndarray):
-        return out
+    if isinstance(out, np.ndarray):  # other subclasses, such as matrices, have limits that reading exceeds
+        return out if isinstance(out, np.ma.MaskedArray) else out.view(np.ndarray)
     name = f"{type(out).__module__}.{type(out).__qualname__}".removeprefix("builtins.")
     if isinstance(out, NotAwaited) or hasattr(out, "async_"):
         raise TypeError(f"out must be in memory, found {name}; write to it with [...] = values")

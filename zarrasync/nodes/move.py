@@ -23,6 +23,7 @@ from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.erase import MOVES
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
+from zarrasync.stores.changes import count_change
 from zarrasync.stores.leases import Turn
 
 
@@ -54,12 +55,18 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
             new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
             if listed:
                 new_keys.pop(prefix.rstrip("/"), None)  # in some formats, the key of an array without axes
-        copied = await _copy_values(store, new_keys, sizes, config)
+        try:
+            copied = await _copy_values(store, new_keys, sizes, config)
+        finally:
+            count_change(store, dest.path, below=True)
         if not copied:
             raise source.not_found_error(f"cannot move {source.name}: another process has moved or erased it")
         await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
         await check()
-        remaining = await _erase(store, copied, old_prefixes, config)
+        try:
+            remaining = await _erase(store, copied, old_prefixes, config)
+        finally:
+            count_change(store, source.path, below=True)
         await update_copies(source, source.format.erase_keys(source.path), old_prefixes)
     _refuse_remaining(remaining, source.name, dest.name)
 

@@ -314,7 +314,7 @@ class AsyncSelection(LazyValues):
         if missing not in ("fill", "error"):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
         chunks, decoding = self.array._chunks, self.array._decoding
-        target = out if out is None or isinstance(out, np.ndarray) else memory_of(out)
+        target = out if out is None or type(out) is np.ndarray else memory_of(out)
         stored_out = target if decoding is None else None
         if chunks.cache is None or stored_out is not None or missing == "error" or progress or chunks.unproven:
             read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)

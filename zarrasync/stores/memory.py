@@ -53,7 +53,8 @@ class MemoryStore(Store):
 
     def __repr__(self) -> str:
         kind = type(self.values)  # other mappings may count slowly, or fail
-        return f"MemoryStore({len(self.values)} values)" if kind is dict else f"MemoryStore({kind.__name__})"
+        count = f"{len(self.values)} value{'s' * (len(self.values) != 1)}" if kind is dict else kind.__name__
+        return f"MemoryStore({count})"
 
     def describe(self, path: str) -> str:
         return "check the path" if self.values else "the store is empty"

@@ -81,6 +81,11 @@ class ZarrPythonStore(RemoteStore):
         fs = getattr(fs, "sync_fs", fs)  # behind zarr-python's asynchronous wrapper
         return LocalStore(inner.path) if isinstance(fs, LocalFileSystem) else FsspecStore(fs, inner.path)
 
+    @property
+    def _version(self) -> object:
+        """The version of all values, if none of them can change; ``None`` if they can."""
+        return None
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not self.shareable:
@@ -185,7 +190,7 @@ class ZarrPythonStore(RemoteStore):
             request.check_size(len(data))  # such stores return whole values only
         except BudgetExceeded as error:
             raise store_error(error, request.key, "read", self) from error
-        return Value(data)
+        return Value(data, self._version)
 
     async def _fetch_part(self, request: Request) -> Value | None:
         """Return a byte range of a value that the store can only return whole."""
@@ -195,7 +200,7 @@ class ZarrPythonStore(RemoteStore):
     async def stat(self, key: str) -> Value | None:
         check_key(key)
         try:
-            return Value(b"", None, int(await self._call(key, "read", "getsize", key)))
+            return Value(b"", self._version, int(await self._call(key, "read", "getsize", key)))
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError | KeyError):
                 return None

@@ -11,8 +11,6 @@ from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
@@ -28,17 +26,16 @@ from zarrasync.indexing.transform import Transform
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import ABSENT, Request, Value
 from zarrasync.stores.wrappers import WrapperStore
-from zarrasync.transfer.chunks import CHANGES, Chunks, Fields
+from zarrasync.transfer.chunks import Chunks, Fields
+from zarrasync.transfer.plan import new_buffer
 from zarrasync.transfer.read import read
 
 _ENTRY = 200
 """Bytes of an entry besides its values."""
 _SMALL = 1 << 18
 """Bytes of a result that is put together on an event loop."""
-_SHORT = 1 << 12
-"""Elements of a selection of points whose chunks are found without another thread."""
 _FEW = 8
-"""Chunks of a small selection that is placed by the event loop."""
+"""Chunks of a small selection that is put together on an event loop."""
 _SHARE = 4
 """A selection whose chunks need more than this fraction of the cache is read without it."""
 Coords: TypeAlias = tuple[int, ...]
@@ -68,6 +65,7 @@ class _Entry(NamedTuple):
 
     Attributes:
         values: The elements inside the array, read-only.
+        extent: The shape of the array then.
         value_key: The key of the stored value (chunk or shard) that contains it.
         version: The version of that value; ``None`` if it is unknown.
         checked_at: When it was known to be current.
@@ -76,11 +74,16 @@ class _Entry(NamedTuple):
     """
 
     values: Array
+    extent: Coords
     value_key: str
     version: object
     checked_at: float
     changes: int
     anchor: Store | None
+
+    def fits(self, chunks: Chunks, coords: Coords) -> bool:
+        """Return whether the chunk has its present shape inside the array, which grows with it."""
+        return self.extent == chunks.metadata.shape or self.values.shape == _shape(chunks, coords)
 
 
 class _Selection(NamedTuple):
@@ -143,7 +146,7 @@ class ChunkCache:
     # -------------------------------------------------------------- reading
 
     async def read(self, chunks: Chunks, transform: Transform, fields: Fields = None) -> Array:
-        """Read a selection. Concurrent tasks of an event loop, and concurrent threads, read missing chunks once.
+        """Read a selection. Concurrent tasks of an event loop, and concurrent threads, that miss the same chunks read them once.
 
         Args:
             chunks: The array's chunks.
@@ -153,21 +156,30 @@ class ChunkCache:
         Raises:
             CodecError, StoreError: As ``transfer.read``.
         """
-        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL
-        select = partial(self._select, chunks, transform, fields)
-        is_short = transform.size <= _SHORT or transform.ranges() is not None
-        selection = select() if is_short else await compute(select)
+        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL and _is_in_few(chunks, transform)
+        look_up = partial(self._look_up, chunks, transform, fields)
+        selection, present, result = look_up() if is_small else await compute(look_up)
         if selection is None:
             return await read(chunks, transform, fields=fields)
+        if result is not None:
+            return result
+        missing = [run.coords for run in selection.runs if run.coords not in present]
+        present = {**present, **await self._load_once(selection, missing)}
+        await take_turn()  # many calls may have waited for the same chunks
+        place = partial(_placed, selection, present)
+        return place() if is_small else await compute(place)
+
+    def _look_up(
+        self, chunks: Chunks, transform: Transform, fields: Fields
+    ) -> tuple[_Selection | None, dict[Coords, Array], Array | None]:
+        """Return a selection, its trusted chunks, and the result if these are all. The selection is ``None`` if it does not fit."""
+        selection = self._select(chunks, transform, fields)
+        if selection is None:
+            return None, {}, None
+        present = self._trusted(selection)
         with self._lock:
             self._requested += len(selection.runs)
-        present = self._trusted(selection)
-        missing = [run.coords for run in selection.runs if run.coords not in present]
-        if missing:
-            present = {**present, **await self._load_once(selection, missing)}
-            await take_turn()  # many calls may have waited for the same chunks
-        place = partial(_placed, selection, present)
-        return place() if is_small and len(selection.runs) <= _FEW else await compute(place)
+        return selection, present, _placed(selection, present) if len(present) == len(selection.runs) else None
 
     def read_at_once(self, chunks: Chunks, transform: Transform) -> Array | None:
         """Read a small selection of trusted chunks without a coroutine; ``None`` if that is not possible."""
@@ -192,13 +204,13 @@ class ChunkCache:
     def _trusted(self, selection: _Selection) -> dict[Coords, Array]:
         """Return the chunks that need no check."""
         chunks, now = selection.chunks, clock.monotonic()
-        changes, key, found = CHANGES[chunks.change_slot], chunks.cache_key, {}
+        changes, key, found = chunks.changes.count, chunks.cache_key, {}
         with self._lock:
             for run in selection.runs:
                 entry = self._entries.get((key, run.coords))
                 if entry is None or entry.changes != changes or not now - entry.checked_at < self.max_age:
                     continue
-                if entry.values.shape == _shape(chunks, run.coords):
+                if entry.fits(chunks, run.coords):
                     self._entries.move_to_end((key, run.coords))
                     found[run.coords] = entry.values
         return found
@@ -206,12 +218,11 @@ class ChunkCache:
     async def _load_once(self, selection: _Selection, missing: Sequence[Coords]) -> dict[Coords, Array]:
         """Return chunks that are not trusted. Other calls that need them at the same time wait for them."""
         chunks = selection.chunks
-        load = partial(self._load, chunks, missing)
-        if not chunks.store.blocking:
-            return await load()
-        name = *_state(chunks), *missing
+        load, name = partial(self._load, chunks, missing), (*_state(chunks), *missing)
         if not driven():
-            return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.is_local))
+            is_local = chunks.store.is_local
+            call = partial(run_in_worker, load, computing=is_local) if chunks.store.blocking else load
+            return await self._flights.share(("load", *name), call)
         with self._lock:
             turn = self._turns.setdefault(name, FifoSemaphore(1))
         async with Held(turn, 1):
@@ -234,13 +245,13 @@ class ChunkCache:
 
     async def _checked(self, chunks: Chunks, missing: Sequence[Coords]) -> dict[Coords, Array]:
         """Return cached chunks whose stored values still have the same version."""
-        changes, key = CHANGES[chunks.change_slot], chunks.cache_key
+        changes, key = chunks.changes.count, chunks.cache_key
         with self._lock:
             entries = {coords: self._entries.get((key, coords)) for coords in missing}
         old = {
             coords: entry
             for coords, entry in entries.items()
-            if entry is not None and entry.version is not None and entry.values.shape == _shape(chunks, coords)
+            if entry is not None and entry.version is not None and entry.fits(chunks, coords)
         }
         if not old:
             return {}
@@ -263,11 +274,11 @@ class ChunkCache:
         if chunks.store.blocking:  # on a thread without an event loop
             return await box()
         name = *_state(chunks), first, last
-        return await self._flights.share(name, box)
+        return await self._flights.share(("box", *name), box)
 
     async def _read_box(self, chunks: Chunks, first: Coords, last: Coords) -> dict[Coords, Array]:
         """Read all chunks of a box of the grid together, with the versions of the values that contain them."""
-        grid, now, changes = chunks.metadata.read_grid, clock.monotonic(), CHANGES[chunks.change_slot]
+        grid, now, changes = chunks.metadata.read_grid, clock.monotonic(), chunks.changes.count
         coords = list(product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))))
         keys = {place: _value_key(chunks, place) for place in coords}
         with self._lock:
@@ -288,7 +299,9 @@ class ChunkCache:
             inside: tuple[Any, ...] = tuple(slice(s.start - r.start, s.stop - r.start) for s, r in parts)
             values = block[(*inside, ...)].copy(order="K")
             values.flags.writeable = False
-            entries[place] = _Entry(values, keys[place], versions.get(keys[place]), now, changes, anchor)
+            entries[place] = _Entry(
+                values, chunks.metadata.shape, keys[place], versions.get(keys[place]), now, changes, anchor
+            )
         self._put(chunks.cache_key, entries)
         return {place: entry.values for place, entry in entries.items()}
 
@@ -333,16 +346,30 @@ class _VersionRecorder(WrapperStore):
 def _placed(selection: _Selection, present: Mapping[Coords, Array]) -> Array:
     """Put a result together from chunks."""
     layout = selection.transform.layout
-    buffer = np.empty(layout.buffer_shape, selection.chunks.metadata.dtype.numpy)
+    buffer = new_buffer(selection.chunks.metadata.chain, layout, selection.chunks.metadata.dtype.numpy)
     for run in selection.runs:
         run.projection.read(present[run.coords], buffer)
     values = layout.to_result(buffer)
     return values if selection.fields is None else values[selection.fields]
 
 
+def _is_in_few(chunks: Chunks, transform: Transform) -> bool:
+    """Return whether a selection touches only a few chunks, without finding them."""
+    numbers = transform.ranges()
+    if numbers is None:
+        return transform.size <= _FEW
+    count = 1
+    for axis, start, step, length in zip(
+        chunks.metadata.read_grid.axes, numbers[::3], numbers[1::3], numbers[2::3], strict=True
+    ):
+        if length:
+            count *= min(length, axis.find(start + (length - 1) * step) - axis.find(start) + 1)
+    return count <= _FEW
+
+
 def _state(chunks: Chunks) -> tuple[object, ...]:
     """Return what reads must have in common to share values: those before an append read less of the last chunks."""
-    return chunks.cache_key, CHANGES[chunks.change_slot], chunks.metadata.shape
+    return chunks.cache_key, chunks.changes.count, chunks.metadata.shape
 
 
 def _shape(chunks: Chunks, coords: Coords) -> tuple[int, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,35 +26,10 @@ from zarrasync.indexing.chunk_runs import AnyRun, PointRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import DirectFiles, Store
+from zarrasync.stores.changes import Changes
 from zarrasync.stores.values import Value
 from zarrasync.transfer.kernel.ranges import RangesReader
 from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
-
-_SLOTS = 4096
-CHANGES: Final = [0] * _SLOTS
-"""The number of changes of nodes by this process, in a table of hashes: decoded chunks of another number may be outdated. Two
-nodes may share a slot; a change of one then only costs the other a lookup."""
-
-
-def slot_of(store: Store, path: str) -> int:
-    """Return the slot of a node. It is the same for a path in a store, and for the store of a directory on the way."""
-    parts = [*_strings(store.identity), path]
-    return hash("/".join(part for text in parts if (part := text.strip("/")))) % _SLOTS
-
-
-def _strings(identity: Hashable) -> Iterator[str]:
-    if not isinstance(identity, tuple):
-        yield str(identity)
-        return
-    for part in identity:
-        yield from _strings(part)
-
-
-def count_change(store: Store, path: str) -> None:
-    """Count a change of a node's metadata, which the group that contains it also sees."""
-    for changed in {path, path.rpartition("/")[0]}:
-        CHANGES[slot_of(store, changed)] += 1
-
 
 Missing: TypeAlias = Literal["fill", "error"]
 """How to treat an absent chunk: as fill values, or as an error."""
@@ -169,9 +144,9 @@ class Chunks:
         return store.identity, store.viewer, self.name, repr(layout)
 
     @cached_property
-    def change_slot(self) -> int:
-        """The slot of the array among the counters of changes."""
-        return slot_of(self.origin or self.store, self.name)
+    def changes(self) -> Changes:
+        """The changes of the array by this process."""
+        return Changes(self.origin or self.store, self.name.strip("/"))
 
     @cached_property
     def _files(self) -> DirectFiles | None:

@@ -14,7 +14,7 @@ from zarrasync.codecs.spec import Array
 from zarrasync.errors import CodecError, ConditionsUnsupported
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
-from zarrasync.transfer.chunks import CHANGES, Chunks, Fields, dtype_of
+from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
 from zarrasync.transfer.kernel.write import KernelWrite
 from zarrasync.transfer.plan import WritePlan, plan_write
@@ -80,7 +80,7 @@ async def write(
             if chunks.store.conditional:
                 raise
         finally:  # also if it failed, because some chunks may have changed
-            CHANGES[chunks.change_slot] += 1
+            chunks.changes.add()
         if reporter is not None:
             reporter.restart()
         if check is not None and compares:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from email.utils import formatdate
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import zarrasync as za
 from tests.support.s3_server import VALUES, Answer, Bucket
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError
+from zarrasync.stores.http.responses import Response, version_of
 
 pytestmark = pytest.mark.servers
 
@@ -101,6 +103,21 @@ def test_config_of_a_call_reaches_its_store(bucket: Bucket, tmp_path: Path, monk
         assert len(synced) > 1
     store = stores.resolve(bucket.url, config={"concurrency": 3})
     assert (store.concurrency, stores.resolve(bucket.url).concurrency > 3) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "age", "is_version"),
+    [('"6b0b3774-1d7"', 1, False), ('"6b0b3774-1d7"', 2, True), ('"6b0b3775-1d7"', 0, True), ('"a"', 0, True)],
+)
+def test_tags_of_nginx_are_versions_after_a_second(tag: str, age: int, is_version: bool):
+    """They consist of the modification time and the size, which values written in the same second have in common."""
+    written = 0x6B0B3774
+    headers = {
+        "etag": tag,
+        "last-modified": formatdate(written, usegmt=True),
+        "date": formatdate(written + age, usegmt=True),
+    }
+    assert (version_of(Response(200, "OK", headers, b"")) is not None) == is_version
 
 
 @pytest.mark.parametrize(("age", "asked"), [(0, 2), (3600, 1)])

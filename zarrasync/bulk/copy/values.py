@@ -186,9 +186,12 @@ async def _copy_values(
                 report.nbytes += size_of(coords)
 
     remaining = iter(coordinates)
-    while batch := list(islice(remaining, _BATCH)):
-        await for_each(copy_one, batch, concurrency)
-        progress(sum(map(size_of, batch)))
+    try:
+        while batch := list(islice(remaining, _BATCH)):
+            await for_each(copy_one, batch, concurrency)
+            progress(sum(map(size_of, batch)))
+    finally:
+        dest.changes.add()
     return report
 
 

@@ -30,6 +30,7 @@ from zarrasync.metadata.create import DEFAULT
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, MemoryStore, resolve
+from zarrasync.stores.changes import count_change
 
 Found: TypeAlias = tuple[list[SourceFile], dict[str, str]]
 """The files of a job, and the reasons for files that were named but do not exist."""
@@ -47,7 +48,9 @@ def _ingest(parameters: Parameters) -> FilesReport:
         if transaction is None:
             return _run(replace(parameters, store=store, storage_options=None))
         report = _run(replace(parameters, store=transaction.store, storage_options=None))
-        transaction.commit(f"zarrasync ingest: {report.contents()}", normalize_path(parameters.path))
+        path = normalize_path(parameters.path)
+        transaction.commit(f"zarrasync ingest: {report.contents()}", path)
+        count_change(store, path, below=True)
         return report
 
 

@@ -22,6 +22,7 @@ from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.bulk.jobs.runs import FencingToken
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
+from zarrasync.stores.changes import count_change
 from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, Lease, Observed
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Claim(Lease):
     """
 
     def __init__(self, store: Store, path: str) -> None:
-        self.folder = ClaimFolder(store, path)
+        self.folder, self._path = ClaimFolder(store, path), path
         super().__init__(store, self.folder.claim_key, self.folder.dataset)
         self.is_enabled = self.folder.is_enabled
         self.found: Entry = {}
@@ -298,6 +299,7 @@ class Claim(Lease):
             self._end("planned" if self.entry.get("planned") else "left")
 
     def _end(self, state: str) -> None:
+        self._count_changes()
         if self.is_held:
             self.stop()
             is_planned = {"planned": True} if state == "planned" else {}
@@ -308,6 +310,7 @@ class Claim(Lease):
 
         A cancellation does not interrupt that, because otherwise the claim would remain.
         """
+        self._count_changes()
         if not self.is_held:
             return
         self.stop()
@@ -316,6 +319,10 @@ class Claim(Lease):
                 entry, (_, version) = self.entry, self._known
                 is_interrupted = bool(entry.get("interrupted"))
                 self.folder.remove_claim(version, is_interrupted=is_interrupted, above=_created(entry))
+
+    def _count_changes(self) -> None:
+        """Note that the dataset may have changed, also by other processes that have run tasks."""
+        count_change(self._store, self._path, below=True)
 
     def __enter__(self) -> Self:
         return self

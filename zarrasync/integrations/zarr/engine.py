@@ -15,6 +15,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun
+from zarrasync.stores.changes import count_stored
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.limits import SMALL
 from zarrasync.transfer.place import Placement, PlaceOptions
@@ -117,7 +118,10 @@ async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: A
     async def work() -> None:
         await write_listed_runs(chunks, values, runs, WriteOptions())
 
-    if chunks.store.blocking:
-        await run_in_worker(work, computing=chunks.store.is_local)
-    else:
-        await ChunkWriter(chunks, values, WriteOptions()).write_async(runs)
+    try:
+        if chunks.store.blocking:
+            await run_in_worker(work, computing=chunks.store.is_local)
+        else:
+            await ChunkWriter(chunks, values, WriteOptions()).write_async(runs)
+    finally:
+        count_stored(chunks.store, chunks.listed[0])

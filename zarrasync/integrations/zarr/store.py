@@ -15,6 +15,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
 from zarrasync.stores import Store as Inner
+from zarrasync.stores.changes import count_change, count_stored
 
 T = TypeVar("T")
 
@@ -74,6 +75,12 @@ class ZarrStore(Store):
     def supports_consolidated_metadata(self) -> bool:
         return self.inner.supports_consolidated_metadata
 
+    async def _change(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await self._run(make)
+        finally:
+            count_stored(self.inner, key)
+
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await (run_in_worker(make) if self.inner.blocking else make())
 
@@ -101,7 +108,7 @@ class ZarrStore(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes()))
+        await self._change(key, partial(self.inner.put, key, value.as_numpy_array().tobytes()))
 
     async def set_partial_values(self, key_start_values: Iterable[Any]) -> None:
         raise NotImplementedError("values are stored as a whole")  # zarr-python before 3.1.2 declares this method
@@ -110,7 +117,8 @@ class ZarrStore(Store):
         self._check_writable()
         if self.inner.conditional:
             try:
-                await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT))
+                put = partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT)
+                await self._change(key, put)
                 return
             except WriteConflictError:
                 return  # another writer was faster
@@ -121,11 +129,14 @@ class ZarrStore(Store):
 
     async def delete(self, key: str) -> None:
         self._check_writable()
-        await self._run(partial(self.inner.erase, key))
+        await self._change(key, partial(self.inner.erase, key))
 
     async def delete_dir(self, prefix: str) -> None:
         self._check_writable()
-        await self._run(partial(self.inner.erase_prefix, _directory(prefix)))
+        try:
+            await self._run(partial(self.inner.erase_prefix, _directory(prefix)))
+        finally:
+            count_change(self.inner, prefix.strip("/"), below=True)
 
     async def clear(self) -> None:
         await self.delete_dir("")
@@ -146,10 +157,12 @@ class ZarrStore(Store):
     def set_sync(self, key: str, value: Buffer) -> None:
         self._check_writable()
         drive(self.inner.put(key, value.as_numpy_array().tobytes()))
+        count_stored(self.inner, key)
 
     def delete_sync(self, key: str) -> None:
         self._check_writable()
         drive(self.inner.erase(key))
+        count_stored(self.inner, key)
 
     # -------------------------------------------------------------- listing
 

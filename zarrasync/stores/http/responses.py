@@ -232,17 +232,23 @@ def is_past_end(error: Exception) -> bool:
     return status == 416 or "InvalidRange" in message or "416" in message or "not satisfiable" in message.lower()
 
 
+_TIME_AND_SIZE = re.compile(r'"([0-9a-f]{8})-[0-9a-f]+"')
+
+
 def version_of(response: Response) -> object:
     """Return the version of a value; ``None`` if two values written in the same second could have the same one.
 
     A weak entity tag or a modification time identifies a value if the response is at least a second later
-    (RFC 9110, section 8.8.2.2).
+    (RFC 9110, section 8.8.2.2). The strong tags of nginx consist of the modification time in seconds and the size.
     """
     headers = response.headers
     tag, modified = headers.get("etag", ""), headers.get("last-modified", "")
-    if tag and not tag.startswith("W/"):
+    match = _TIME_AND_SIZE.match(tag)
+    if tag and match is None and not tag.startswith("W/"):
         return tag
     modified_time, response_time = _parse_date(modified), _parse_date(headers.get("date", ""))
+    if match is not None and modified_time != int(match[1], 16):
+        return tag
     if modified_time is None or response_time is None or response_time - modified_time <= 1:
         return None
     return (tag, modified)

@@ -40,6 +40,10 @@ class SessionStore(ZarrPythonStore):
         return self.store.session
 
     @property
+    def _version(self) -> object:
+        return self.session.snapshot_id if self.session.read_only else None
+
+    @property
     def forks(self) -> Self:
         return self
 

@@ -76,6 +76,10 @@ class IcechunkStore(ZarrPythonStore):
     def viewer(self) -> Hashable:
         return self._storage.viewer
 
+    @property
+    def _version(self) -> object:
+        return self._repository.session.snapshot_id  # it is open, because a value was read
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_open_directory": None}
 

@@ -80,6 +80,10 @@ class _BranchStore(SessionStore):
         self._begin, self._name = begin, name
         self._lock = thread_lock()
 
+    @property
+    def _version(self) -> object:
+        return None  # the first write replaces a session that only reads
+
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         if self._begin is not None:
             await run_in_new_thread(self._begin_session)

@@ -41,6 +41,7 @@ from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle, run_blocking
 from zarrasync.stores import CountingStore, Store
 from zarrasync.stores.base import Transaction
+from zarrasync.stores.changes import count_change
 
 _NEW_PLAN = (
     "since the job was planned; repeat the call",
@@ -257,6 +258,7 @@ class PlannedJob:
     def _commit(self, transaction: Transaction, message: str) -> None:
         try:
             transaction.commit(message, self.plan.path)
+            count_change(self._published.store, self.plan.path, below=True)
             self._claim.update(committed=True)
         except WriteConflictError as error:
             raise WriteConflictError(

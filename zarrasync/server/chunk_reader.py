@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.offload import codec_pool
+from zarrasync._concurrency.offload import codec_pool, run_in_worker
 from zarrasync.nodes.access import array_of, chunks_of, fields_of, transform_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.hierarchy import Hierarchy
@@ -68,7 +68,7 @@ class ChunkReader:
 
         Args:
             view: The selection.
-            render: Renders the values, on a codec thread.
+            render: Renders the values, on another thread.
 
         Raises:
             TooMuch: If the selection exceeds the limits.
@@ -80,6 +80,12 @@ class ChunkReader:
         chunks, transform = chunks_of(array_of(view)), transform_of(view)
         if self.cache.suits(chunks, transform) and not chunks.unproven:
             values = await self.cache.read(chunks, transform, fields_of(view))
+        elif chunks.store.blocking:  # the thread that reads the values also renders them, while a cache of its core has them
+
+            async def read_and_render() -> T:
+                return self._rendered(np.asarray(await view.read()), render)
+
+            return await run_in_worker(read_and_render, computing=chunks.store.is_local)
         else:
             values = np.asarray(await view.read())
         return await self.compute(partial(self._rendered, values, render))

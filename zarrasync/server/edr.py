@@ -35,7 +35,7 @@ from zarrasync.server.edr_documents import (
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis, collections_of, open_collection
 from zarrasync.server.edr_plan import Plan, Span, make_plan
 from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
-from zarrasync.server.geometries import parse_coords
+from zarrasync.server.geometries import Points, Region, parse_coords
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.messages import Request, Response
 from zarrasync.server.raw_keys import Admit
@@ -49,7 +49,7 @@ T = TypeVar("T")
 _SMALL_CELLS = 1 << 17
 """Cells of a response that is made before it is sent, so that it has an entity tag."""
 _FEW_BYTES = 1 << 14
-"""Bytes of JSON that are processed on the event loop, as another thread would take longer."""
+"""Bytes of JSON and coordinates that are processed on the event loop, as another thread would take longer."""
 _NUMBER_BYTES = 20
 """About the bytes of a coordinate in JSON."""
 _COMPRESSED = ("covjson", "json", "geojson", "csv")
@@ -202,7 +202,7 @@ class Edr:
                 axes = await collection.axes(service, name)
                 chosen = await select(service.described, collection.arrays[name], query.get("select") or "...")
                 make = partial(make_plan, chosen, axes, where, times, heights, service.limits)
-                return await service.chunks.compute(make)
+                return await self.compute(make, _planned_bytes(axes, where))
 
             plans = await gather([partial(plan, name) for name in names])
             return collection, plans, await self._presentations(collection, names)
@@ -255,6 +255,13 @@ class Edr:
             values = await self._admit(partial(self._service.chunks.read, view, plan.arranged))
             parts.append((points, values))
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))
+
+
+def _planned_bytes(axes: Sequence[GridAxis | None], where: Points | Region) -> float:
+    """Return about the bytes that planning a query processes. Cells in polygons may take long to find."""
+    if isinstance(where, Region):
+        return math.inf
+    return where.x.nbytes + sum(axis.values.nbytes for axis in axes if axis is not None)
 
 
 def _rendered(plan: Plan, presentation: Presentation, render: Callable[[Any], Any], stored: npt.NDArray[Any]) -> Any:

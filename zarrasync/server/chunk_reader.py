@@ -80,7 +80,9 @@ class ChunkReader:
         chunks, transform = chunks_of(array_of(view)), transform_of(view)
         if self.cache.suits(chunks, transform) and not chunks.unproven:
             values = await self.cache.read(chunks, transform, fields_of(view))
-        elif chunks.store.blocking:  # the thread that reads the values also renders them, while a cache of its core has them
+        elif (
+            chunks.store.blocking
+        ):  # the thread that reads the values also renders them, while a cache of its core has them
 
             async def read_and_render() -> T:
                 return self._rendered(np.asarray(await view.read()), render)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -314,8 +315,8 @@ class _Answer:
     ) -> None:
         self._edr, self._collection, self._presentations = edr, collection, presentations
         self._url = f"{url}/collections/{collection.id}"
-        ordered = sorted(plans, key=lambda plan: repr(plan.domain))
-        self._groups = [list(group) for _, group in groupby(ordered, key=lambda plan: repr(plan.domain))]
+        domains = sorted(((repr(plan.domain), plan) for plan in plans), key=itemgetter(0))
+        self._groups = [[plan for _, plan in group] for _, group in groupby(domains, key=itemgetter(0))]
         self._limits = edr.limits
 
     @property

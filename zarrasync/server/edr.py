@@ -58,7 +58,7 @@ _TABLES = ("csv", "parquet", "nc")
 """Formats whose parameters need the same coordinates."""
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")
 
-_COORDS = Parameter("coords", "the points or polygons in well-known text, with x or the longitude first")
+_COORDS = Parameter("coords", "the points or polygons in well-known text, with x or the longitude first", required=True)
 _SHARED = (
     Parameter("datetime", "an instant, or an interval such as 2024-03-01/2024-04-01 or 2024-03-01/.., in ISO 8601"),
     Parameter("parameter-name", "the names of parameters, separated by commas; by default all"),
@@ -67,7 +67,7 @@ _SHARED = (
     Parameter("select", "elements of further dimensions, such as number=0"),
     Parameter("f", "the format of the response", choices=tuple(MEDIA_TYPES)),
 )
-_BBOX = Parameter("bbox", "west,south,east,north; or with heights west,south,lowest,east,north,highest")
+_BBOX = Parameter("bbox", "west,south,east,north; or with heights west,south,lowest,east,north,highest", required=True)
 _JSON = (Parameter("f", "the format of the response", choices=("json",)),)
 _GET_OR_POST = ("GET", "HEAD", "POST")
 
@@ -188,6 +188,8 @@ class Edr:
         if kinds:
             coords = query.get("coords", "")
             where: Any = await self.compute(partial(parse_coords, coords, kinds), len(coords))
+            if heights is not None and getattr(where, "z", None) is not None:
+                raise BadQuery("z and the heights of coords exclude each other")
         else:
             where, own = parse_box(query.get("bbox", ""))
             if own is not None and heights is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from zarrasync import config as settings
 from zarrasync import stores
 from zarrasync._concurrency.gather import gather
-from zarrasync.errors import NodeNotFoundError, NodeTypeError, UnsupportedOperation
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import readable_members
@@ -124,6 +124,13 @@ class Hierarchy:
             raise NodeTypeError(f"{node.name} is a group, not an array", path=path, found="group", wanted="array")
         return node
 
+    def may_recover(self, error: ZarrError) -> bool:
+        """Return whether an error says nothing about a node, because the store may respond to the next request.
+
+        Local files do not recover: links that lead outside of the directory, or files of other kinds.
+        """
+        return isinstance(error, StoreError) and not self.store.is_local
+
     def relative_path(self, array: AsyncArray) -> str:
         """Return the path of an array relative to the root."""
         return array.path[len(self.path) + 1 :] if self.path else array.path
@@ -160,6 +167,9 @@ class Hierarchy:
             members, failures = await readable_members(node)
         except UnsupportedOperation:
             return None
+        for error in failures.values():  # otherwise nodes that exist would be absent from all responses for a while
+            if self.may_recover(error):
+                raise error
         return tuple(sorted([*members, *((name, None) for name in failures)], key=lambda item: item[0]))
 
     # -------------------------------------------------------------- versions

@@ -113,7 +113,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: If a name occurs more than once.
     """
-    names = [name for name, _ in pairs]
     members = dict(pairs)
     if len(members) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)

@@ -179,7 +179,7 @@ def _bodies(route: Route) -> dict[str, Any]:
     """Return the bodies of POST requests for an OpenAPI document: features of GeoJSON, or parameters."""
     if route.has_document:
         feature = {"type": "object", "required": ["type"], "properties": {"type": {"enum": list(_FEATURES)}}}
-        return dict.fromkeys(("application/geo+json", "application/json"), {"schema": feature})
+        return {kind: {"schema": feature} for kind in ("application/geo+json", "application/json")}
     parameters = route.parameters or ()
     schema = {
         "type": "object",

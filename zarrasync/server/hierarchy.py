@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,8 @@ _CACHE_BYTES = 64 << 20
 """Memory for cached nodes with their coordinates and other facts that were read."""
 _LEAST_BYTES = _CACHE_BYTES >> 10
 """The least memory that the cache counts per object."""
+_MOST_CONFIRMED, _CONFIRMED_SECONDS = 1000, 1.0
+"""Arrays that are known to exist, and for how many seconds."""
 _NODE_BYTES = 2048
 """Memory of a node without its coordinates."""
 
@@ -71,6 +74,7 @@ class Hierarchy:
             max_read_bytes=min(values.max_read_bytes or limits.max_decoded_bytes, limits.max_decoded_bytes),
         )
         self._cache: Cache[Any] = Cache(_CACHE_BYTES, max_age, _size_of)
+        self._confirmed: Cache[Member] = Cache(_MOST_CONFIRMED, min(max_age, _CONFIRMED_SECONDS))
         self._versions: dict[str, list[tuple[int, ArrayMetadata]]] = {}
 
     async def cached(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -102,9 +106,29 @@ class Hierarchy:
         Raises:
             NodeNotFoundError: If it does not exist.
         """
-        if path and isinstance(root := await self.cached("root", partial(self.find, "")), AsyncGroup):
+        return await self._open_below(await self.cached("root", partial(self.find, "")) if path else None, path)
+
+    async def _open_below(self, root: Member | None, path: str) -> Member:
+        if isinstance(root, AsyncGroup):
             return await root.getitem(path)  # in the root's format, which takes fewer requests than detecting it
         return await open_node(self.store, path=join(self.path, path), mode="r", config=self.config)
+
+    async def confirm(self, array: AsyncArray) -> None:
+        """Check that an array still exists, as absent chunks of a deleted one have the fill value.
+
+        Raises:
+            NodeNotFoundError: If it does not exist.
+        """
+        path = self.relative_path(array)
+
+        async def look() -> Member:
+            root = None
+            if path:
+                with suppress(NodeNotFoundError):  # a store may contain arrays without a group
+                    root = await self._open_below(None, "")
+            return await self._open_below(root, path)
+
+        await self._confirmed.get(path, look)
 
     async def find(self, path: str) -> Member | None:
         """Return the node at a path; ``None`` if it does not exist, as the root of a store of arrays without a group."""

@@ -427,7 +427,7 @@ class Coordinate:
     def _wrong_type(self, labels: npt.NDArray[Any], expected: str) -> LabelError:
         found = labels[()] if not labels.ndim else labels.ravel()[0] if labels.size else labels.dtype
         return LabelError(
-            f"the coordinate {self.name!r} contains {expected}, found the label {found!r}", name=self.name
+            f"the coordinate {self.name!r} contains {expected}, found the label {str(found)!r}", name=self.name
         )
 
 

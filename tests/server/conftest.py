@@ -19,6 +19,7 @@ _ON_BOTH = {
     "test_connections",
     "test_edr",
     "test_limits",
+    "test_protocol",
     "test_served_stores",
 }
 _AIOHTTP_ALONE = {"test_connections_make_room", "test_connections_with_requests_are_not_replaced"}

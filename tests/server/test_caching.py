@@ -180,4 +180,23 @@ async def test_cached_coordinates_are_limited_in_bytes(path):
             kept = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-    assert kept < 80 << 20, kept
+    assert kept < 96 << 20, kept  # with the scratch memory of a few threads
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("fill_value", [0.0, 7.0, np.nan])
+async def test_deleted_arrays_do_not_have_the_fill_value(fill_value: float, consolidated: bool):
+    """Their metadata is reused for a while, but their chunks are absent. Chunks that nobody has written are no error."""
+    store: dict[str, bytes] = {}
+    group = sync.create_group(store)
+    group.create_array("g/a", data=np.arange(6.0), chunks=2, fill_value=fill_value)
+    group.create_array("g/unwritten", shape=6, dtype="f8", chunks=2, fill_value=fill_value)
+    if consolidated:
+        sync.consolidate_metadata(store)
+    async with serving(store, cache_bytes=0) as client:
+        assert (await client.json("/api/data?path=g/a"))["data"] == [0, 1, 2, 3, 4, 5]
+        wanted = [None if np.isnan(fill_value) else fill_value] * 6
+        assert (await client.json("/api/data?path=g/unwritten"))["data"] == wanted
+        store.clear()
+        await client.json("/api/data?path=g/a", 404)

@@ -7,8 +7,10 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +270,40 @@ async def test_unix_socket_and_metrics_port(tmp_path, program):
     finally:
         process.kill()
         await process.wait()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "more", [[], ["--server", "uvicorn"], ["--workers", "2"]], ids=["aiohttp", "uvicorn", "workers"]
+)
+async def test_a_unix_socket_in_use(tmp_path, more):
+    """Neither a file nor the socket of another server is removed."""
+    sync.create_group(tmp_path / "x.zarr")
+    path = tmp_path / "socket"
+    command = [sys.executable, "-m", "zarrasync", "serve", str(tmp_path / "x.zarr"), "--unix-socket", str(path), *more]
+
+    async def fail() -> str:
+        run = partial(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        second = await asyncio.to_thread(run)
+        assert second.returncode == 1
+        return second.stderr
+
+    path.write_text("a file")
+    assert "it is not a socket" in await fail()
+    assert path.read_text() == "a file"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    first, _ = await start(str(tmp_path / "x.zarr"), "--unix-socket", str(path), *more)
+    try:
+        assert "another program uses the socket" in await fail()
+        connector = aiohttp.UnixConnector(str(path))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get("http://x/livez") as answer:
+            assert answer.status == 200
+    finally:
+        first.terminate()
+        await first.wait()
+    assert not path.exists()
 
 
 @pytest.mark.servers

@@ -118,7 +118,12 @@ async def test_documents():
         href = one.data_queries.position.link.href
         assert (await client.get(f"{href.removeprefix(client.base)}?coords=POINT(8%2047)"))[0] == 200
         paths = (await client.json("/openapi.json"))["paths"]
-        assert {"get", "post"} <= paths["/edr/collections/{id}/position"].keys()
+        position = paths["/edr/collections/{id}/position"]
+        assert {"get", "post"} <= position.keys()
+        required = [item["name"] for item in position["get"]["parameters"] if item.get("required")]
+        assert required == ["id", "coords"]
+        for body in position["post"]["requestBody"]["content"].values():
+            assert body["schema"]["required"] == ["coords"]
 
 
 @pytest.mark.servers
@@ -547,7 +552,7 @@ async def test_stores_that_cannot_list():
 @pytest.mark.parametrize(
     "text",
     ["POINT(1)", "POINT(1 2 3 4)", "POINT(1 2, 3 4)", "POINT((1 2))", "POINT(nan 1)", "POINT(1 2", "POINT EMPTY", "MULTIPOINT(((1 2)))",
-     "MULTIPOINT(1 2,3)", "LINESTRING(0 0,1 1)", "POINT Z (1 2)", "POINT(1 2)POINT(1 2)", "", "1,2"],
+     "MULTIPOINT(1 2,3)", "POINT(1_0 2)", "POINT(\uff11 2)", "LINESTRING(0 0,1 1)", "POINT Z (1 2)", "POINT(1 2)POINT(1 2)", "", "1,2"],
 )  # fmt: skip
 def test_wrong_points(text: str):
     with pytest.raises(BadQuery, match="coords must be"):
@@ -574,6 +579,7 @@ def test_geometries():
         b"[1]",
         b'{"z": null}',
         b'{"coords": {"type": "Circle"}}',
+        b'{"z": 1, "f": "csv", "z": 2}',
         b'{"coords": {"type": "Point", "coordinates": "x"}}',
         b"{",
         b"[" * 100_000,
@@ -590,3 +596,20 @@ def test_heights():
     assert parse_heights("R3/100/50").label.tolist() == [100, 150, 200]
     with pytest.raises(TooMuch):
         parse_heights("R999999/0/1")
+    for text in ("1_0", "\uff11", "R1_0/0/1", "R-1/0/1", "Rinf/0/1", f"R{'9' * 5000}/0/1", "1,,2", "a/b"):
+        with pytest.raises(BadQuery):
+            parse_heights(text)
+
+
+@pytest.mark.servers
+async def test_contradictions():
+    """Heights in two parameters, and a time zone that does not exist, are not ignored."""
+    store: dict[str, bytes] = {}
+    make(store)
+    async with serving(store) as client:
+        wrong = {
+            "exclude each other": {"coords": "POINT Z(8 47 850)", "z": "500"},
+            "a time zone": {"coords": "POINT(8 47)", "datetime": "2024-03-02T00:00:00+25:00"},
+        }
+        for message, parameters in wrong.items():
+            assert message in (await client.json(url("position", parameter_name="wind", **parameters), 400))["message"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,24 @@ async def test_no_callback_is_long(year: str, target: str, body: bytes, monkeypa
     times = measure_callbacks(monkeypatch)
     await asyncio.ensure_future(respond())
     assert max(times) < MOST_SECONDS, sorted(times)[-5:]
+    await core.close()
+
+
+async def test_one_thread_for_each_read(year: str, monkeypatch: pytest.MonkeyPatch):
+    """Without a cache, the thread that reads values also renders them, and few points are planned on the event loop."""
+    core, calls = make_core(year, cache_bytes=0), []
+    query = "coords=POINT(1 1)&parameter-name=field&select=step=0"
+    request = Request("GET", "/edr/collections/root/position", query, {"host": "localhost"}, ["localhost"])
+    submit = ThreadPoolExecutor.submit
+
+    def counted(self: ThreadPoolExecutor, *work: Any) -> Any:
+        calls.append(work)
+        return submit(self, *work)
+
+    assert (await core.respond(request)).status == 200  # reads the metadata
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", counted)
+    assert (await core.respond(request)).status == 200
+    assert len(calls) == 1
     await core.close()
 
 

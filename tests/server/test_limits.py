@@ -184,6 +184,50 @@ async def test_a_failing_store_is_a_bad_gateway():
         assert (await client.json("/api/data?path=a", 500))["error"] == "CodecError"
 
 
+@pytest.mark.servers
+@pytest.mark.parametrize("broken", ["lat/zarr.json", "lat/c/0", "v/zarr.json", "lat_bounds/zarr.json"])
+async def test_failures_of_a_store_are_not_absence(broken: str):
+    """A response without an array that cannot be read now would be wrong, and be reused for a while."""
+    store: dict[str, bytes] = {}
+    group = sync.create_group(store)
+    for name, unit in {"lat": "degrees_north", "lon": "degrees_east"}.items():
+        attributes = {"units": unit, "bounds": f"{name}_bounds"}
+        group.create_array(name, data=np.arange(3.0), dimension_names=[name], attributes=attributes)
+        group.create_array(f"{name}_bounds", data=np.zeros((3, 2)), dimension_names=[name, "nv"])
+    group.create_array("v", data=np.ones((3, 3)), dimension_names=["lat", "lon"])
+    paths = [
+        "/api/node",
+        "/api/search",
+        "/api/axes?path=v",
+        "/edr/collections",
+        "/edr/collections/root",
+        "/zarr/zarr.json",
+    ]
+    paths += ["/api/view?path=v", "/edr/collections/root/position?coords=POINT(1%201)", "/api/data?path=lat_bounds"]
+    async with serving(store) as client:
+        wanted = [(await client.get(path))[1].replace(client.base.encode(), b"") for path in paths]
+    is_failing = True
+    failing = FaultyStore(stores.MemoryStore(store), fails=lambda operation, key: is_failing and key == broken)
+    failing.is_local = False
+    async with serving(failing) as client:
+        for path, body in zip(paths, wanted, strict=True):
+            status, found, _ = await client.get(path)
+            assert status == 502 or found.replace(client.base.encode(), b"") == body
+        is_failing = False
+        for path, body in zip(paths, wanted, strict=True):
+            assert (await client.get(path))[1].replace(client.base.encode(), b"") == body
+
+
+@pytest.mark.servers
+async def test_time_limits_of_stores_have_no_messages():
+    def fails(operation: str, key: str) -> bool:
+        raise TimeoutError(f"Connection timeout to host https://user:SECRET@host/{key}")
+
+    async with serving(FaultyStore(stores.MemoryStore(), fails=fails)) as client:
+        body = await client.json("/raw/x", 504)
+        assert body["message"] == "the time limit was exceeded"
+
+
 class Failing(stores.WrapperStore):
     """A store that fails beyond the first 8 MiB of a value."""
 

@@ -101,9 +101,10 @@ def explain(
         needed_bytes: The size of the stored elements that it needs, in bytes.
     """
     projection = transform.layout.projection()
-    stored, read = Coverage(projection, metadata.grid), Coverage(projection, metadata.read_grid)
-    bytes_per_element = metadata.chain.nbytes / math.prod(metadata.write_chunks)
     is_sharded = metadata.shards is not None
+    read = Coverage(projection, metadata.read_grid)
+    stored = Coverage(projection, metadata.grid) if is_sharded else read
+    bytes_per_element = metadata.chain.nbytes / math.prod(metadata.write_chunks)
     is_empty = transform.size == 0
     stored_count = 0 if is_empty else stored.count
     read_count = 0 if is_empty else read.count

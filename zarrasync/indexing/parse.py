@@ -315,6 +315,17 @@ def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None]
     return selection
 
 
+def parse_number(text: str) -> float:
+    """Return the number that a string of a user spells in decimal notation.
+
+    Raises:
+        ValueError: If it is not a number. Python's ``float`` also accepts ``1_000`` and digits of other scripts.
+    """
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
 def is_position(text: str) -> bool:
     """Return whether a string is an integer, a slice or ``...``."""
     return _ITEM.fullmatch(text) is not None

@@ -46,8 +46,8 @@ def create_app(store: StoreLike | Service | Mapping[str, Service], **options: Un
     core = make_core(store, **options)
     app = web.Application(client_max_size=1024)
     app[CORE] = core
-    app.router.add_route("*", "/{path:.*}", _handle)
-    app.router.add_route("*", "", _handle)
+    for path in (r"/{path:[\s\S]*}", ""):  # names of nodes may contain line breaks
+        app.router.add_route("*", path, _handle, expect_handler=_expect)
     app.cleanup_ctx.append(_close_at_end)
     return app
 
@@ -55,6 +55,13 @@ def create_app(store: StoreLike | Service | Mapping[str, Service], **options: Un
 async def _close_at_end(app: web.Application) -> AsyncIterator[None]:
     yield
     await app[CORE].close()
+
+
+async def _expect(request: web.Request) -> None:
+    """Let clients that wait for it send the body. Other expectations are ignored, as by other servers."""
+    if request.headers[hdrs.EXPECT].lower() == "100-continue":
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def _handle(request: web.Request) -> web.StreamResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, Unpack
@@ -21,6 +22,9 @@ from zarrasync.stores import StoreLike
 __all__ = ["create_app"]
 
 log = logging.getLogger("zarrasync.server")
+
+_ABSOLUTE = re.compile(r"\Ahttps?://[^/]*(?=/)", re.IGNORECASE)
+"""The beginning of a path that is a URL, as proxies send it (RFC 9112, 3.2.2)."""
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -158,7 +162,7 @@ def _as_request(scope: Scope, receive: Callable[[int], Awaitable[bytes]]) -> Req
             hosts.append(value)
         headers[name] = f"{headers[name]},{value}" if name in headers else value
     root: str = scope.get("root_path", "")
-    path: str = scope["path"]
+    path: str = _ABSOLUTE.sub("", scope["path"])
     client, server = scope.get("client"), scope.get("server")
     major, _, minor = scope.get("http_version", "1.1").partition(".")
     return Request(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.offload import codec_pool
+from zarrasync._concurrency.offload import codec_pool, run_in_worker
 from zarrasync.nodes.access import array_of, chunks_of, fields_of, transform_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.hierarchy import Hierarchy
@@ -20,6 +20,12 @@ from zarrasync.transfer.chunk_cache import ChunkCache
 T = TypeVar("T")
 _FEW = 1 << 12
 """Elements of a selection that is checked on the thread of the event loop."""
+
+
+class _Unwritten(NamedTuple):
+    """Values that are the fill value everywhere, as those of a deleted array."""
+
+    values: npt.NDArray[Any]
 
 
 class ChunkReader:
@@ -68,25 +74,43 @@ class ChunkReader:
 
         Args:
             view: The selection.
-            render: Renders the values, on a codec thread.
+            render: Renders the values, on another thread.
 
         Raises:
             TooMuch: If the selection exceeds the limits.
+            NodeNotFoundError: If the array has been deleted.
         """
         if view.size > _FEW:
             await self.compute(partial(self.check, view))
         else:
             self.check(view)
-        chunks, transform = chunks_of(array_of(view)), transform_of(view)
+        array, chunks, transform = array_of(view), chunks_of(array_of(view)), transform_of(view)
+        finish = partial(self._rendered, chunks.metadata.chain.spec.scalar, render)
         if self.cache.suits(chunks, transform) and not chunks.unproven:
-            values = await self.cache.read(chunks, transform, fields_of(view))
-        else:
-            values = np.asarray(await view.read())
-        return await self.compute(partial(self._rendered, values, render))
+            result = await self.compute(partial(finish, await self.cache.read(chunks, transform, fields_of(view))))
+        elif (
+            chunks.store.blocking
+        ):  # the thread that reads the values also renders them, while a cache of its core has them
 
-    def _rendered(self, values: npt.NDArray[Any], render: Callable[[npt.NDArray[Any]], T]) -> T:
+            async def read_and_render() -> T | _Unwritten:
+                return finish(np.asarray(await view.read()))
+
+            result = await run_in_worker(read_and_render, computing=chunks.store.is_local)
+        else:
+            result = await self.compute(partial(finish, np.asarray(await view.read())))
+        if not isinstance(result, _Unwritten):
+            return result
+        await self._hierarchy.confirm(array)
+        return await self.compute(partial(render, result.values))
+
+    def _rendered(
+        self, fill_value: Any, render: Callable[[npt.NDArray[Any]], T], values: npt.NDArray[Any]
+    ) -> T | _Unwritten:
+        """Return the rendered values, unless all are the fill value."""
         if values.dtype.kind in "OT":  # their size is unknown until they are read
             _check_limit(_fixed_length_bytes(values), self._limits.max_result_bytes, "bytes")
+        elif values.size and values.dtype.names is None and _is_all(values.reshape(-1)[:1], fill_value):
+            return _Unwritten(values) if _is_all(values, fill_value) else render(values)
         return render(values)
 
     async def compute(self, function: Callable[[], T]) -> T:
@@ -97,6 +121,11 @@ class ChunkReader:
 def _check_limit(number: int, limit: int, unit: str) -> None:
     if number > limit:
         raise TooMuch(f"the request needs {number:,} {unit}, more than the limit of {limit:,}; select fewer elements")
+
+
+def _is_all(values: npt.NDArray[Any], fill_value: Any) -> bool:
+    """Return whether all values are the fill value, which may be NaN."""
+    return bool(np.all(values == fill_value if fill_value == fill_value else values != values))  # noqa: PLR0124
 
 
 def _fixed_length_bytes(values: npt.NDArray[Any]) -> int:

@@ -20,7 +20,11 @@ from zarrasync.server.slow_clients import Pace, SlowClients
 
 _LINGERING_SECONDS = 2.0
 """Time for which the body of a request is received and ignored."""
-_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_REFUSAL_BODY = b'{"error":"Overloaded","message":"there are too many connections: try again later"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
+)
 
 
 def _is_fault_of_server(record: logging.LogRecord) -> bool:
@@ -76,6 +80,12 @@ class GuardedRunner(web.AppRunner):
                 self._guard.abort_all()
 
 
+def _refusal(status: int, error: str, message: str) -> web.Response:
+    """Return the response to a request that the application does not receive."""
+    headers = {"Cache-Control": "no-store", "Server": "zarrasync"}
+    return web.json_response({"error": error, "message": message}, status=status, headers=headers)
+
+
 class _Guard:
     """All connections of a server."""
 
@@ -98,6 +108,10 @@ class _Guard:
         connection.begin_request()
         try:
             return await self._handle(request)
+        except web.HTTPNotFound:
+            if request.raw_path.startswith("/"):  # a response of the application
+                raise
+            return _refusal(404, "NotFound", "this path does not exist")
         finally:
             connection.end_request()
 
@@ -154,8 +168,8 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Return the response to a request that cannot be processed."""
         super().handle_error(request, status, exc, message)  # logs it
-        body = {"error": "BadRequest" if status < 500 else "InternalError", "message": message or "malformed request"}
-        response = web.json_response(body, status=status, headers={"Cache-Control": "no-store", "Server": "zarrasync"})
+        error = "BadRequest" if status < 500 else "InternalError"
+        response = _refusal(status, error, message or "malformed request")
         response.force_close()
         return response
 

@@ -161,8 +161,10 @@ async def _locate(described: Described, chunks: ChunkReader, group: str, axis: A
             return axis
         presentation = await described.presentation(node)
         return await chunks.read(node.view[:], partial(_described, presentation, _named(axis, node, presentation)))
-    except ZarrError:  # the array can be shown without them
-        return axis
+    except ZarrError as error:
+        if described.hierarchy.may_recover(error):
+            raise
+        return axis  # the array can be shown without them
 
 
 def _named(axis: Axis, node: AsyncArray, presentation: Presentation) -> Axis:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import NodeTypeError, ZarrError
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
@@ -60,7 +60,7 @@ class Described:
         siblings: dict[str, ArrayMetadata] = {}
         path = self.hierarchy.relative_path(array)
         if path and may_be_bounds(array.metadata):
-            with suppress(ZarrError):  # a store may contain arrays without a group
+            with suppress(NodeNotFoundError, MetadataError):  # a store may contain arrays without a group
                 members = await self.hierarchy.members(path.rpartition("/")[0]) or ()
                 siblings = {name: node.metadata for name, node in members if isinstance(node, AsyncArray)}
         return await array_encoding(array, siblings)

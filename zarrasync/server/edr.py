@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ from zarrasync.server.edr_documents import (
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis, collections_of, open_collection
 from zarrasync.server.edr_plan import Plan, Span, make_plan
 from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
-from zarrasync.server.geometries import parse_coords
+from zarrasync.server.geometries import Points, Region, parse_coords
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.messages import Request, Response
 from zarrasync.server.raw_keys import Admit
@@ -49,7 +50,7 @@ T = TypeVar("T")
 _SMALL_CELLS = 1 << 17
 """Cells of a response that is made before it is sent, so that it has an entity tag."""
 _FEW_BYTES = 1 << 14
-"""Bytes of JSON that are processed on the event loop, as another thread would take longer."""
+"""Bytes of JSON and coordinates that are processed on the event loop, as another thread would take longer."""
 _NUMBER_BYTES = 20
 """About the bytes of a coordinate in JSON."""
 _COMPRESSED = ("covjson", "json", "geojson", "csv")
@@ -57,7 +58,7 @@ _TABLES = ("csv", "parquet", "nc")
 """Formats whose parameters need the same coordinates."""
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")
 
-_COORDS = Parameter("coords", "the points or polygons in well-known text, with x or the longitude first")
+_COORDS = Parameter("coords", "the points or polygons in well-known text, with x or the longitude first", required=True)
 _SHARED = (
     Parameter("datetime", "an instant, or an interval such as 2024-03-01/2024-04-01 or 2024-03-01/.., in ISO 8601"),
     Parameter("parameter-name", "the names of parameters, separated by commas; by default all"),
@@ -66,7 +67,7 @@ _SHARED = (
     Parameter("select", "elements of further dimensions, such as number=0"),
     Parameter("f", "the format of the response", choices=tuple(MEDIA_TYPES)),
 )
-_BBOX = Parameter("bbox", "west,south,east,north; or with heights west,south,lowest,east,north,highest")
+_BBOX = Parameter("bbox", "west,south,east,north; or with heights west,south,lowest,east,north,highest", required=True)
 _JSON = (Parameter("f", "the format of the response", choices=("json",)),)
 _GET_OR_POST = ("GET", "HEAD", "POST")
 
@@ -187,6 +188,8 @@ class Edr:
         if kinds:
             coords = query.get("coords", "")
             where: Any = await self.compute(partial(parse_coords, coords, kinds), len(coords))
+            if heights is not None and getattr(where, "z", None) is not None:
+                raise BadQuery("z and the heights of coords exclude each other")
         else:
             where, own = parse_box(query.get("bbox", ""))
             if own is not None and heights is not None:
@@ -202,7 +205,7 @@ class Edr:
                 axes = await collection.axes(service, name)
                 chosen = await select(service.described, collection.arrays[name], query.get("select") or "...")
                 make = partial(make_plan, chosen, axes, where, times, heights, service.limits)
-                return await service.chunks.compute(make)
+                return await self.compute(make, _planned_bytes(axes, where))
 
             plans = await gather([partial(plan, name) for name in names])
             return collection, plans, await self._presentations(collection, names)
@@ -257,6 +260,13 @@ class Edr:
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))
 
 
+def _planned_bytes(axes: Sequence[GridAxis | None], where: Points | Region) -> float:
+    """Return about the bytes that planning a query processes. Cells in polygons may take long to find."""
+    if isinstance(where, Region):
+        return math.inf
+    return where.x.nbytes + sum(axis.values.nbytes for axis in axes if axis is not None)
+
+
 def _rendered(plan: Plan, presentation: Presentation, render: Callable[[Any], Any], stored: npt.NDArray[Any]) -> Any:
     return render(plan.masked(presentation.show(plan.arranged(stored)).values))
 
@@ -307,8 +317,8 @@ class _Answer:
     ) -> None:
         self._edr, self._collection, self._presentations = edr, collection, presentations
         self._url = f"{url}/collections/{collection.id}"
-        ordered = sorted(plans, key=lambda plan: repr(plan.domain))
-        self._groups = [list(group) for _, group in groupby(ordered, key=lambda plan: repr(plan.domain))]
+        domains = sorted(((repr(plan.domain), plan) for plan in plans), key=itemgetter(0))
+        self._groups = [[plan for _, plan in group] for _, group in groupby(domains, key=itemgetter(0))]
         self._limits = edr.limits
 
     @property

@@ -210,9 +210,8 @@ def _json_values(values: Values) -> list[Any]:
     """Return coordinates as JSON, and dates with the time zone that CoverageJSON requires."""
     if values.dtype.kind == "M":
         parts = (values[start : start + _PART] for start in range(0, len(values), _PART))
-        return [
-            None if text == "NaT" else f"{text}Z" for part in parts for text in np.datetime_as_string(part).tolist()
-        ]
+        dates = [text for part in parts for text in np.datetime_as_string(part, timezone="UTC").tolist()]
+        return [None if text == "NaT" else text for text in dates] if np.isnat(values).any() else dates
     if values.dtype.kind == "O":
         return [None if text is None else f"{text}Z" for text in values.tolist()]
     items: list[Any] = value_text.as_json(values)

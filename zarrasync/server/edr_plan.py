@@ -61,13 +61,13 @@ class Plan:
         """Whether cells are points, and not a grid."""
         return bool(self.points)
 
-    @property
+    @cached_property
     def roles(self) -> tuple[str, ...]:
         """The roles of the axes of the values, in their order."""
         order = ("t", "composite") if self.is_points else ("t", "z", "y", "x")
         return tuple(role for role in order if role in self.coordinates)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of the values."""
         return tuple(len(self.coordinates[role]) for role in self.roles)

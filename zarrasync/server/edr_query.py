@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 
+from zarrasync.indexing.parse import parse_number
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.server.geometries import Region, as_wkt
 from zarrasync.server.limits import BadQuery, TooMuch
 
 _MOST_HEIGHTS = 10_000
 _MOST_SHOWN = 60
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def parse_box(text: str) -> tuple[Region, Query | None]:
@@ -27,7 +31,7 @@ def parse_box(text: str) -> tuple[Region, Query | None]:
         BadQuery: If it is not a box.
     """
     try:
-        numbers = [float(item) for item in text.split(",")]
+        numbers = [parse_number(item) for item in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) not in (4, 6) or not np.isfinite(numbers).all():
@@ -64,15 +68,17 @@ def parse_heights(text: str) -> Query | None:
     parts = text.split("/")
     try:
         if len(parts) == 3 and parts[0][:1] == "R":
+            if not _COUNT.fullmatch(parts[0][1:]):
+                raise ValueError("not a count")
             count = int(parts[0][1:])
             if count > _MOST_HEIGHTS:
                 raise TooMuch(f"z has {count:,} heights, more than the limit of {_MOST_HEIGHTS:,}")
-            return Query(float(parts[1]) + float(parts[2]) * np.arange(count))
+            return Query(parse_number(parts[1]) + parse_number(parts[2]) * np.arange(count))
         if len(parts) == 2:
-            low, high = (None if part in ("", "..") else float(part) for part in parts)
+            low, high = (None if part in ("", "..") else parse_number(part) for part in parts)
             is_reversed = low is not None and high is not None and low > high
             return Query(slice(high, low) if is_reversed else slice(low, high))
-        heights = np.array([float(item) for item in text.split(",")])
+        heights = np.array([parse_number(item) for item in text.split(",")])
     except ValueError:
         raise BadQuery(f"z must be heights such as 850, 1000,850 or 100/500, found {text[:_MOST_SHOWN]!r}") from None
     return Query(heights if len(heights) > 1 else float(heights[0]))
@@ -92,13 +98,26 @@ def parse_body(body: bytes, content_type: str) -> tuple[tuple[str, str], ...]:
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == "application/x-www-form-urlencoded":
-            return tuple(parse_qsl(body.decode("ascii"), keep_blank_values=True))
-        values = json.loads(body) if kind == "application/json" else None
+            return tuple(parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict"))
+        values = json.loads(body, object_pairs_hook=_without_repetition) if kind == "application/json" else None
     except (ValueError, RecursionError) as error:  # also of the encoding
         raise BadQuery(f"the body is not valid: {error}") from None
     if not isinstance(values, dict):
         raise BadQuery("a body is a form (application/x-www-form-urlencoded), or a JSON object of parameters")
     return tuple((name, _as_text(name, value)) for name, value in values.items())
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, of whose repeated members a decoder would keep the last one.
+
+    Raises:
+        ValueError: If a name occurs more than once.
+    """
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name[:_MOST_SHOWN]!r} occurs more than once")
+    return members
 
 
 def _as_text(name: str, value: Any) -> str:

@@ -249,6 +249,8 @@ def _positions(text: str, more: str) -> Floats:
     Raises:
         ValueError: If they are not numbers, or lists of different lengths.
     """
+    if not text.isascii() or "_" in text:  # NumPy accepts 1_000 and digits of other scripts, as parse_number does not
+        raise ValueError("not positions")
     positions = np.array([item.split() for item in text.split(",")], np.float64)
     wanted = {"": (2, 3), "Z": (3,), "M": (3,), "ZM": (4,)}[more]
     if positions.ndim != 2 or positions.shape[1] not in wanted or not np.isfinite(positions).all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ import numpy as np
 from zarrasync import config as settings
 from zarrasync import stores
 from zarrasync._concurrency.gather import gather
-from zarrasync.errors import NodeNotFoundError, NodeTypeError, UnsupportedOperation
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import readable_members
@@ -33,6 +34,8 @@ _CACHE_BYTES = 64 << 20
 """Memory for cached nodes with their coordinates and other facts that were read."""
 _LEAST_BYTES = _CACHE_BYTES >> 10
 """The least memory that the cache counts per object."""
+_MOST_CONFIRMED, _CONFIRMED_SECONDS = 1000, 1.0
+"""Arrays that are known to exist, and for how many seconds."""
 _NODE_BYTES = 2048
 """Memory of a node without its coordinates."""
 
@@ -71,6 +74,7 @@ class Hierarchy:
             max_read_bytes=min(values.max_read_bytes or limits.max_decoded_bytes, limits.max_decoded_bytes),
         )
         self._cache: Cache[Any] = Cache(_CACHE_BYTES, max_age, _size_of)
+        self._confirmed: Cache[Member] = Cache(_MOST_CONFIRMED, min(max_age, _CONFIRMED_SECONDS))
         self._versions: dict[str, list[tuple[int, ArrayMetadata]]] = {}
 
     async def cached(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -102,9 +106,29 @@ class Hierarchy:
         Raises:
             NodeNotFoundError: If it does not exist.
         """
-        if path and isinstance(root := await self.cached("root", partial(self.find, "")), AsyncGroup):
+        return await self._open_below(await self.cached("root", partial(self.find, "")) if path else None, path)
+
+    async def _open_below(self, root: Member | None, path: str) -> Member:
+        if isinstance(root, AsyncGroup):
             return await root.getitem(path)  # in the root's format, which takes fewer requests than detecting it
         return await open_node(self.store, path=join(self.path, path), mode="r", config=self.config)
+
+    async def confirm(self, array: AsyncArray) -> None:
+        """Check that an array still exists, as absent chunks of a deleted one have the fill value.
+
+        Raises:
+            NodeNotFoundError: If it does not exist.
+        """
+        path = self.relative_path(array)
+
+        async def look() -> Member:
+            root = None
+            if path:
+                with suppress(NodeNotFoundError):  # a store may contain arrays without a group
+                    root = await self._open_below(None, "")
+            return await self._open_below(root, path)
+
+        await self._confirmed.get(path, look)
 
     async def find(self, path: str) -> Member | None:
         """Return the node at a path; ``None`` if it does not exist, as the root of a store of arrays without a group."""
@@ -123,6 +147,13 @@ class Hierarchy:
         if not isinstance(node, AsyncArray):
             raise NodeTypeError(f"{node.name} is a group, not an array", path=path, found="group", wanted="array")
         return node
+
+    def may_recover(self, error: ZarrError) -> bool:
+        """Return whether an error says nothing about a node, because the store may respond to the next request.
+
+        Local files do not recover: links that lead outside of the directory, or files of other kinds.
+        """
+        return isinstance(error, StoreError) and not self.store.is_local
 
     def relative_path(self, array: AsyncArray) -> str:
         """Return the path of an array relative to the root."""
@@ -160,6 +191,9 @@ class Hierarchy:
             members, failures = await readable_members(node)
         except UnsupportedOperation:
             return None
+        for error in failures.values():  # otherwise nodes that exist would be absent from all responses for a while
+            if self.may_recover(error):
+                raise error
         return tuple(sorted([*members, *((name, None) for name in failures)], key=lambda item: item[0]))
 
     # -------------------------------------------------------------- versions

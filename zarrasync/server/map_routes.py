@@ -40,7 +40,9 @@ _MOST_FEATURES = 1000
 _PREVIEW = 1024
 _LONLAT = "epsg:4326"
 _LAST_ZOOM = 22
-_VARIABLE = Parameter("variable", "the path of an array or a pyramid, whose last two axes are on the earth")
+_VARIABLE = Parameter(
+    "variable", "the path of an array or a pyramid, whose last two axes are on the earth", required=True
+)
 _SEL = Parameter(
     "sel",
     "the label of an axis outside of the plane: time=2024-03-01 or time=nearest::2024-03-01; may be repeated",

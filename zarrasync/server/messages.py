@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
 from zarrasync.codecs.spec import Buffer
-from zarrasync.server.limits import TooMuch
+from zarrasync.server.limits import BadQuery, TooMuch
 
 LARGE_BYTES = 4 << 20
 """Minimum size in bytes of bodies that are sent in pieces. The operating system buffers most of a smaller one."""
@@ -77,7 +77,10 @@ class Request:
 
 @lru_cache(32)  # the longest ones fill a head
 def _parsed(query_string: str) -> Items:
-    return tuple(parse_qsl(query_string, keep_blank_values=True))
+    try:
+        return tuple(parse_qsl(query_string, keep_blank_values=True, errors="strict"))
+    except UnicodeDecodeError:
+        raise BadQuery("the query is not percent-encoded UTF-8") from None
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
+from zarrasync.indexing.parse import parse_number
 from zarrasync.metadata.conventions import RGBA
 from zarrasync.server.images import CUSTOM, LABELS, RGB, Scale, Style, palette_of
 from zarrasync.server.label_colours import LabelColours, parsed_colour
@@ -92,7 +93,7 @@ def _parsed_table(text: str) -> tuple[tuple[tuple[float, float], ...], tuple[RGB
     try:
         table = json.loads(text)
         if isinstance(table, dict):
-            colours = {float(value): _colour(colour) for value, colour in table.items()}
+            colours = {parse_number(value): _colour(colour) for value, colour in table.items()}
             if colours.keys() == set(range(_RAMP)):
                 return (), tuple(colours[value] for value in range(_RAMP))
             items = [((value, value), colour) for value, colour in colours.items()]
@@ -173,7 +174,7 @@ def number_of(text: str, name: str, *, is_finite: bool = True) -> float:
         BadQuery: If it is not such a number.
     """
     try:
-        value = float(text)
+        value = parse_number(text)
     except ValueError:
         raise BadQuery(f"{name} must be a number, found {text[:30]!r}") from None
     if is_finite and not math.isfinite(value):

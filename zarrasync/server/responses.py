@@ -47,6 +47,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
     (errors.NodeNotFoundError, "no array or group exists at that path"),
     (Forbidden, "this key is not served"),
+    (TimeoutError, "the time limit was exceeded"),
     (errors.StoreError, "the store failed"),
     (errors.CodecError, "a stored chunk could not be decoded"),
     (errors.MetadataError, "the metadata is invalid"),
@@ -63,7 +64,7 @@ def error_response(error: BaseException, *, is_ogc: bool = False) -> Response | 
     """
     for cls, status in _STATUS:
         if isinstance(error, cls):
-            message = public_message(error) or "the time limit was exceeded"
+            message = public_message(error)
             response = message_response(status, type(error).__name__, message)
             if is_ogc:
                 facts = {"error": type(error).__name__, "message": message}
@@ -124,11 +125,10 @@ def content_response(
 
 def accepts_gzip(request: Request) -> bool:
     """Return whether a request accepts compressed bodies (RFC 9110, 12.5.3)."""
-    for item in request.headers.get("accept-encoding", "").lower().split(","):
-        coding, _, weight = item.partition(";")
-        if coding.strip() in ("gzip", "*"):
-            return weight.replace(" ", "").rstrip(".0") != "q="
-    return False
+    items = (item.partition(";") for item in request.headers.get("accept-encoding", "").lower().split(","))
+    weights = {coding.strip(): weight.replace(" ", "") for coding, _, weight in items}
+    weight = weights.get("gzip", weights.get("*"))
+    return weight is not None and weight.rstrip(".0") != "q="
 
 
 def cache_control(max_age: float) -> str:

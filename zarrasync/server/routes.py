@@ -22,6 +22,8 @@ _PATTERNS = {
     **dict.fromkeys(("width", "height"), r"\d{1,5}"),
 }
 """Patterns of the parts of paths. Other parts are anything without a slash."""
+_PATH_PART = "[^/]+"
+_FEATURES = ("Feature", "FeatureCollection")
 _MOST_SHOWN = 40
 
 
@@ -36,6 +38,7 @@ class Parameter:
         choices: The allowed values, the first of which is the default, unless one is not specified.
         default: The default.
         repeats: Whether it may occur more than once.
+        required: Whether requests need it. Its handler raises the error, which has an example.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     default: str = ""
     repeats: bool = False
+    required: bool = False
 
     def check(self, value: str) -> None:
         """Check a value.
@@ -55,16 +59,24 @@ class Parameter:
             hint = suggestion(value, self.choices)
             raise BadQuery(f"{self.name} must be one of {', '.join(self.choices)}, found {value[:_MOST_SHOWN]!r}{hint}")
 
-    def to_openapi(self) -> dict[str, Any]:
-        """Return the description for an OpenAPI document."""
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of its values for an OpenAPI document."""
         schema: dict[str, Any] = {"type": self.kind}
+        if self.required:
+            schema["minLength"] = 1
         if self.repeats:
             schema = {"type": "array", "items": schema}
         if self.choices:
             schema["enum"] = list(self.choices)
         if self.default:
             schema["default"] = int(self.default) if self.kind == "integer" else self.default
-        return {"name": self.name, "in": "query", "description": self.text, "schema": schema}
+        return schema
+
+    def to_openapi(self) -> dict[str, Any]:
+        """Return the description for an OpenAPI document."""
+        facts = {"name": self.name, "in": "query", "description": self.text, "schema": self.schema}
+        return facts | ({"required": True} if self.required else {})
 
 
 @dataclass(frozen=True)
@@ -157,10 +169,32 @@ def _compile(template: str) -> re.Pattern[str]:
     """Return the pattern of a template."""
     parts = _PART.split(template)  # names are at odd positions
     texts = (
-        f"(?P<{part}>{_PATTERNS.get(part, '[^/]+')})" if number % 2 else re.escape(part)
+        f"(?P<{part}>{_PATTERNS.get(part, _PATH_PART)})" if number % 2 else re.escape(part)
         for number, part in enumerate(parts)
     )
-    return re.compile("".join(texts), re.DOTALL)
+    return re.compile("".join(texts), re.DOTALL | re.ASCII)
+
+
+def _bodies(route: Route) -> dict[str, Any]:
+    """Return the bodies of POST requests for an OpenAPI document: features of GeoJSON, or parameters."""
+    if route.has_document:
+        feature = {"type": "object", "required": ["type"], "properties": {"type": {"enum": list(_FEATURES)}}}
+        return {kind: {"schema": feature} for kind in ("application/geo+json", "application/json")}
+    parameters = route.parameters or ()
+    schema = {
+        "type": "object",
+        "properties": {parameter.name: parameter.schema for parameter in parameters},
+        "required": [parameter.name for parameter in parameters if parameter.required],
+        "additionalProperties": False,
+    }
+    geometry = {"type": "object", "required": ["type", "coordinates"]}
+    names = {
+        name: {"anyOf": [own, geometry]} if name == "coords" else own for name, own in schema["properties"].items()
+    }
+    return {
+        "application/x-www-form-urlencoded": {"schema": schema},
+        "application/json": {"schema": {**schema, "properties": names}},
+    }
 
 
 def openapi(routes: Iterable[Route], root: str, version: str) -> dict[str, Any]:
@@ -174,7 +208,12 @@ def openapi(routes: Iterable[Route], root: str, version: str) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for route in routes:
         in_path = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "pattern": f"^(?:{_PATTERNS.get(name, _PATH_PART)})$"},
+            }
             for name in _PART.findall(route.template)
         ]
         content: dict[str, Any] = {kind.partition(";")[0]: {} for kind in route.content_types}
@@ -189,14 +228,11 @@ def openapi(routes: Iterable[Route], root: str, version: str) -> dict[str, Any]:
         }
         paths[route.template] = {"get": operation}
         if "POST" in route.methods:
-            properties = {parameter.name: {"type": parameter.kind} for parameter in route.parameters or ()}
-            document = {"schema": {"type": "object"}}
-            form = {"application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": properties}}}
-            bodies = {
-                **({"application/geo+json": document} if route.has_document else form),
-                "application/json": document,
+            bodies = _bodies(route)
+            own = {
+                "operationId": f"{operation['operationId']}_post",
+                "requestBody": {"required": True, "content": bodies},
             }
-            own = {"operationId": f"{operation['operationId']}_post", "requestBody": {"content": bodies}}
             paths[route.template]["post"] = operation | own | ({} if route.has_document else {"parameters": in_path})
     schema = {
         "type": "object",

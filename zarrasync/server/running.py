@@ -12,9 +12,10 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -105,7 +106,7 @@ def run_asgi(
     """
     _limit_malloc()
     own = listen(host, port, path) if sock is None else sock
-    with contextlib.suppress(KeyboardInterrupt), own:
+    with contextlib.suppress(KeyboardInterrupt), own, _removed_at_end(path):
         asyncio.run(_run_asgi(app, own, ssl_context, metrics_port, print))
 
 
@@ -163,12 +164,13 @@ async def _run(
         _runner(app, limits, **{"shutdown_timeout": _SHUTDOWN_SECONDS, **options}) as runner,
         _metrics_served(app.get(CORE), limits, metrics_port),
     ):
+        site = _site(runner, host, port, where, site_options)
         with _explained(host, port):
-            await _site(runner, host, port, where, site_options).start()
+            await site.start()
         if announce is not None:
-            for site in runner.sites:
-                announce(f"Running on {site.name}")
-        await _stop_signal()
+            announce(f"Running on {site.name}")
+        with _removed_at_end(where.get("path")):
+            await _stop_signal()
 
 
 @asynccontextmanager
@@ -205,7 +207,8 @@ def _site(runner: web.AppRunner, host: str, port: int, where: dict[str, Any], op
     if "sock" in where:
         return web.SockSite(runner, where["sock"], ssl_context=options.get("ssl_context"))
     if "path" in where:
-        return web.UnixSite(runner, where["path"], ssl_context=options.get("ssl_context"))
+        sock = listen(host, port, where["path"])
+        return web.SockSite(runner, sock, ssl_context=options.get("ssl_context"))
     return web.TCPSite(runner, host, port, **options)
 
 
@@ -261,12 +264,42 @@ def listen(host: str, port: int, path: str | None = None) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with _explained(host, port):
             return socket.create_server((host, port), family=family)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
     sock = socket.socket(socket.AF_UNIX)
-    sock.bind(path)
-    sock.listen()
+    try:
+        _make_way(path)
+        sock.bind(path)
+        sock.listen()
+    except BaseException:
+        sock.close()
+        raise
     return sock
+
+
+@contextlib.contextmanager
+def _removed_at_end(path: str | None) -> Iterator[None]:
+    """Remove a Unix socket at the end of a block."""
+    try:
+        yield
+    finally:
+        if path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _make_way(path: str) -> None:
+    """Remove the socket of a server that has ended.
+
+    Raises:
+        OSError: If another program listens on it, or the path is not one of a socket.
+    """
+    with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as probe:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise OSError(errno.EEXIST, f"cannot listen on {path!r}: it is not a socket. Choose another --unix-socket")
+        with contextlib.suppress(ConnectionRefusedError):
+            probe.connect(path)
+            message = f"cannot listen on {path!r}: another program uses the socket. Choose another --unix-socket"
+            raise OSError(errno.EADDRINUSE, message)
+        os.unlink(path)
 
 
 def run_processes(count: int, serve: Callable[..., None], sock: socket.socket, *args: Any) -> None:
@@ -298,4 +331,6 @@ def run_processes(count: int, serve: Callable[..., None], sock: socket.socket, *
         for process in filter(None, processes):
             process.join(_SHUTDOWN_SECONDS + 5)
             process.kill()
-        sock.close()
+        name = sock.getsockname()
+        with _removed_at_end(name if isinstance(name, str) else None):
+            sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -11,7 +12,7 @@ import numpy as np
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import CodecError, SelectionError
 from zarrasync.indexing.labels import LabelMethod, Position
-from zarrasync.indexing.parse import Basic, is_position, parse_selection
+from zarrasync.indexing.parse import Basic, is_position, parse_number, parse_selection
 from zarrasync.metadata.conventions import axis_names
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.nodes.access import positions_of
@@ -21,6 +22,7 @@ from zarrasync.server.described import Described
 from zarrasync.server.limits import Unsupported
 
 _METHODS = (*get_args(LabelMethod), "exact")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _OPEN = ("..", "")
 """Ends of intervals without a limit, as in ISO 8601-2 and OGC API."""
 
@@ -190,9 +192,8 @@ def _limit(text: str) -> Any:
 
 def parse_label(text: str) -> Any:
     """Return a label as a number if it is one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    try:
+        number = parse_number(text)
+        return int(text) if _INTEGER.fullmatch(text) else number
+    except ValueError:  # also of integers with thousands of digits
+        return text

@@ -7,11 +7,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from zarrasync.display.values import dumps
 from zarrasync.server.limits import Limits
+from zarrasync.server.responses import message_response
 from zarrasync.server.slow_clients import SlowClients
 
 _HEAD_BYTES = 64 << 10
 """The most bytes of the line and the headers of a request."""
+
+
+_MALFORMED = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncache-control: no-store\r\nconnection: close\r\n"
+)
+
+
+async def _refuse(send: Any, limits: Limits) -> None:
+    """Send the response to a request on a connection beyond the limit, and close the connection."""
+    response = message_response(503, "Overloaded", f"there are {limits.connections:,} connections: try again later")
+    headers = {**response.headers, "retry-after": "1", "connection": "close", "content-length": str(response.length)}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": b"".join(response.body)})
 
 
 def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
@@ -38,6 +54,23 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
         """A connection with limits."""
 
         _head_bytes = 0
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            application = self.app
+
+            async def respond(scope: Any, receive: Any, send: Any) -> None:
+                if len(self.connections) < limits.connections:
+                    await application(scope, receive, send)
+                else:
+                    await _refuse(send, limits)
+
+            self.app = respond
+
+        def send_400_response(self, msg: str) -> None:
+            body = dumps({"error": "BadRequest", "message": msg})
+            self.transport.write(_MALFORMED + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+            self.transport.close()
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -73,7 +106,6 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
         access_log=False,
         server_header=False,
         proxy_headers=False,  # the application resolves them
-        limit_concurrency=limits.connections,
         timeout_keep_alive=int(limits.idle_timeout),
         **options,
     )

@@ -216,7 +216,10 @@ class TimeAxis:
             first += int(match["fraction"].ljust(9, "0"))
         zone = match["zone"]
         if zone and zone != "Z":
-            minutes = 60 * int(zone[1:3]) + int(zone[-2:])
+            hours, minutes = int(zone[1:3]), int(zone[-2:])
+            if hours > 23 or minutes > 59:
+                raise self._error(text, "a time zone from -23:59 to +23:59")
+            minutes += 60 * hours
             first -= (minutes if zone[0] == "+" else -minutes) * _STEPS[2]
         return first, first + _STEPS[resolution] - 1, resolution
 
@@ -447,7 +450,7 @@ class Coordinate:
     def _wrong_type(self, labels: npt.NDArray[Any], expected: str) -> LabelError:
         found = labels[()] if not labels.ndim else labels.ravel()[0] if labels.size else labels.dtype
         return LabelError(
-            f"the coordinate {self.name!r} contains {expected}, found the label {found!r}", name=self.name
+            f"the coordinate {self.name!r} contains {expected}, found the label {str(found)!r}", name=self.name
         )
 
 

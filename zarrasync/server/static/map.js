@@ -31,7 +31,7 @@ const read = latest(async (signal, zoom, element) => {
   byId("readout").textContent = `${where}: …`;
   await new Promise((done) => setTimeout(done, 40));
   if (signal.aborted) return;
-  const known = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "sel", "nodata"].includes(key)));
+  const known = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "group", "sel", "nodata"].includes(key)));
   try {
     const answer = await request(`point/${longitude},${latitude}?${known}`, { signal });
     const told = await answer.json();
@@ -45,7 +45,7 @@ const read = latest(async (signal, zoom, element) => {
 
 /** Shows which colours stand for which values. */
 async function legend() {
-  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
+  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "group", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
   const answer = await request(`legend.json?${parameters}`);
   if (!answer.ok) return;
   const told = await answer.json();

@@ -148,8 +148,10 @@ class ReprojectedPixels:
         for places, size, positions, extent in zip(
             (self.place.y, self.place.x), sizes, self.positions, extents, strict=True
         ):
-            middle, half = positions * (size / len(places)), extent * (size / len(places) / 2)
-            windows.append(Window.at(places.scaled(size), middle, (middle - half, middle + half), method))
+            scale = size / len(places)
+            middle = positions if scale == 1 else positions * scale
+            ends = (middle - extent * (scale / 2), middle + extent * (scale / 2)) if method == "average" else (middle, middle)
+            windows.append(Window.at(places.scaled(size), middle, ends, method))
         return windows
 
 

@@ -62,11 +62,19 @@ async function legend() {
   byId("legend").hidden = false;
 }
 
+/** Tells that there is no map of the variable in the address. */
+function refuse(text, status) {
+  const variable = new URLSearchParams(query).get("variable");
+  byId("name").textContent = document.title = variable || "Map";
+  for (const id of ["picture", "coasts", "legend"]) byId(id).hidden = true;
+  notice(status === 404 ? "The address asks for a variable that does not exist in this store." : text);
+}
+
 async function begin() {
-  legend();
   const answer = await request(`${name}/tilejson.json${query}`);
   const told = await answer.json();
-  if (!answer.ok) return notice(told.message);
+  if (!answer.ok) return refuse(told.message, answer.status);
+  legend();
   byId("name").textContent = document.title = told.name;
   const zoom = told.maxzoom + DEEPER;
   const side = 256 * 2 ** zoom;

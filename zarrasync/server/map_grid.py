@@ -191,7 +191,7 @@ class Window:
             needed[:] = False
             needed[shown[0] - begin] = needed[shown[1] - 1 - begin] = True
         sizes = (stop - first).astype(np.int32)
-        sizes = sizes.reshape(-1)[:1] if (sizes == sizes.flat[0]).all() else sizes
+        sizes = sizes.flat[:1] if (sizes == sizes.flat[0]).all() else sizes  # a copy, as a view would keep all of them
         numbers = np.subtract(first, begin, out=first)
         if not is_whole:
             np.clip(numbers, 0, len(needed) - 1, out=numbers)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from zarrasync.indexing.labels import LabelMethod
-from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.conventions.cf_labels import Query, WrittenLabel
 from zarrasync.model.paths import join
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.map_grid import Resampling
@@ -17,7 +17,6 @@ from zarrasync.server.messages import Request
 from zarrasync.server.places import Bounds
 from zarrasync.server.query import integer_of, number_of
 from zarrasync.server.routes import Parameter
-from zarrasync.server.selection import parse_label
 
 _METHODS = get_args(LabelMethod)
 MOST_PIXELS = 2048
@@ -155,7 +154,7 @@ def _label(text: str) -> tuple[str, Query]:
             f"sel must be an axis and a label, such as time=2024-03-01 or time=nearest::2024-03-01, with one of the methods "
             f"{', '.join(_METHODS)}; found {text[:80]!r}"
         )
-    return name, Query(parse_label(label), method or None)
+    return name, Query(WrittenLabel(label), method or None)
 
 
 def _range(text: str, name: str = "rescale") -> tuple[float | None, float | None]:

@@ -13,7 +13,7 @@ from zarrasync.errors import CodecError, SelectionError
 from zarrasync.indexing.labels import LabelMethod, Position
 from zarrasync.indexing.parse import Basic, is_position, parse_selection
 from zarrasync.metadata.conventions import axis_names
-from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.conventions.cf_labels import Query, WrittenLabel
 from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
@@ -180,19 +180,9 @@ def _query(value: str, text: str) -> Query:
     if tilde and method not in _METHODS:
         raise SelectionError(f"{method!r} in {text!r} is not one of {', '.join(_METHODS)}", shape=())
     first, slash, last = label.partition("/")
-    parsed = slice(_limit(first), _limit(last)) if slash else parse_label(label)
+    parsed = slice(_limit(first), _limit(last)) if slash else WrittenLabel(label)
     return Query(parsed, None if method in ("", "exact") else method)
 
 
 def _limit(text: str) -> Any:
-    return None if text in _OPEN else parse_label(text)
-
-
-def parse_label(text: str) -> Any:
-    """Return a label as a number if it is one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return None if text in _OPEN else WrittenLabel(text)

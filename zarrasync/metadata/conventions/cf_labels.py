@@ -268,6 +268,22 @@ class Query:
     points: Hashable = None
 
 
+class WrittenLabel(str):
+    """A label in a URL or a command, whose type is that of the coordinate: ``2024`` is a number, a string, or a year."""
+
+    __slots__ = ()
+
+    @property
+    def number(self) -> int | float | str:
+        """The number, or the string if it is not one."""
+        for kind in (int, float):
+            try:
+                return kind(self)
+            except ValueError:
+                continue
+        return str(self)
+
+
 @dataclass(frozen=True, eq=False)
 class Coordinate:
     """The labels of a dimension.
@@ -308,6 +324,13 @@ class Coordinate:
             labels = CyclicLabels(values, name)
         return cls(name, labels)
 
+    def _typed(self, label: Any) -> Any:
+        """Return a label from a URL, or both ends of a slice, in the type of the coordinate."""
+        if isinstance(label, slice):
+            return slice(self._typed(label.start), self._typed(label.stop), label.step)
+        is_number = isinstance(label, WrittenLabel) and self.times is None and self.labels.values.dtype.kind != "T"
+        return label.number if is_number else label
+
     def locate(self, query: Query) -> Position:
         """Return the positions that a query selects, in the shape of labels of points.
 
@@ -318,7 +341,7 @@ class Coordinate:
         if query.points is not None:
             found = self.locate(replace(query, label=query.label.ravel(), points=None))
             return np.asarray(found).reshape(query.label.shape)
-        label = _element(query.label)
+        label = self._typed(_element(query.label))
         if isinstance(label, slice):
             return self._slice(label)
         if self.labels.values.dtype.kind == "T":  # strings are not near others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from xml.etree import ElementTree as ET
 
@@ -13,11 +14,12 @@ pytest.importorskip("xarray", reason="xarray is not installed")
 from PIL import Image
 
 from tests.server.test_map_statistics import post
-from tests.server.test_maps import numbers, world
+from tests.server.test_maps import numbers, stored, world
 from tests.support.server_client import serving
 from zarrasync import sync
 
 pytestmark = pytest.mark.servers
+MERCATOR_NORTH = 85.0511287798066
 SOURCE = "url=s3://bucket/some.zarr&decode_times=true"
 STYLE = "rescale=0,254&colormap_name=gray"
 POLYGON = {
@@ -131,3 +133,39 @@ async def test_the_store_of_a_group_is_not_mistaken():
         assert len(np.unique(numbers(body))) > 50
         status, _, _ = await client.get("/preview.png?group=weather/daily&variable=../../v")
         assert status in (400, 404)
+
+
+@pytest.mark.parametrize(
+    ("west", "north", "boxes"),
+    [
+        (0.0, 90.0, [[-180, -MERCATOR_NORTH, 180, MERCATOR_NORTH], [-180, -90, 180, 90]]),
+        (5.0, 50.0, [[5, 40, 15, 50]] * 2),
+        (365.0, 50.0, [[5, 40, 15, 50]] * 2),
+        (175.0, 50.0, [[-180, 40, 180, 50]] * 2),
+    ],
+)
+async def test_wmts_names_the_area_for_which_there_are_tiles(west, north, boxes):
+    """Clients compute the numbers of tiles from its corners, and request all of them."""
+    size = 360 if west == 0 else 10
+    lat, lon = np.arange(north - 0.5, north - (180 if west == 0 else size), -1), np.arange(west + 0.5, west + size)
+    store, _ = stored(np.zeros((1, len(lat), len(lon)), "f4"), lat, lon)
+    async with serving(store) as client:
+        _, body, _ = await client.get("/WMTSCapabilities.xml?variable=v")
+        found = []
+        for box in ET.fromstring(body).iter("{http://www.opengis.net/ows/1.1}WGS84BoundingBox"):
+            found.append([float(number) for corner in box for number in corner.text.split()])
+        assert found == [pytest.approx(box) for box in boxes]
+        if west == 0:
+            return
+        rasterio = pytest.importorskip("rasterio", reason="rasterio is not installed")
+        address = f"WMTS:{client.base}/WMTSCapabilities.xml?variable=v&rescale=0%2C1,layer=v_WebMercatorQuad"
+
+        def read() -> np.ndarray:
+            with rasterio.Env() as env:
+                if "WMTS" not in env.drivers():
+                    pytest.skip("this GDAL has no driver for WMTS")
+            with rasterio.open(address) as source:
+                return source.read()
+
+        shown = await asyncio.to_thread(read)
+        assert (shown[3] == 255).sum() > 20

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from zarrasync.display.values import strict
+from zarrasync.metadata.conventions.meaning import CIRCLE
 from zarrasync.server.geometries import parse_features, region_of
 from zarrasync.server.legends import legend_facts, legend_picture
 from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
@@ -308,7 +309,6 @@ def _tile_url(request: Request, tms: str, place: str) -> str:
 
 def _capabilities(request: Request, name: str, bounds: Bounds, shape: tuple[int, int]) -> str:
     title, kind = escape(name), IMAGES[request.query.get("tile_format", "png")]
-    west, south, east, north = bounds
     layers = "".join(
         f"<Layer><ows:Title>{title} {tms.name}</ows:Title><ows:Identifier>{title}_{tms.name}</ows:Identifier>"
         f'<ows:WGS84BoundingBox crs="urn:ogc:def:crs:OGC:2:84"><ows:LowerCorner>{west!r} {south!r}</ows:LowerCorner>'
@@ -318,6 +318,7 @@ def _capabilities(request: Request, name: str, bounds: Bounds, shape: tuple[int,
         f'<ResourceURL format="{kind}" resourceType="tile" '
         f'template="{url}"/></Layer>'
         for tms in MATRIX_SETS.values()
+        for west, south, east, north in (_covered(bounds, tms),)
         for url in (escape(_tile_url(request, tms.name, "{TileMatrix}/{TileCol}/{TileRow}")),)
     )
     zooms = {tms: zooms_of(request, _max_zoom(bounds, shape, tms)) for tms in MATRIX_SETS.values()}
@@ -329,6 +330,15 @@ def _capabilities(request: Request, name: str, bounds: Bounds, shape: tuple[int,
         "<ows:ServiceTypeVersion>1.0.0</ows:ServiceTypeVersion></ows:ServiceIdentification>"
         f"<Contents>{layers}{sets}</Contents></Capabilities>"
     )
+
+
+def _covered(bounds: Bounds, tms: TileMatrixSet) -> Bounds:
+    """Return the longitudes and latitudes of those bounds for which there are tiles. Clients request tiles for all of them."""
+    least, greatest = (float(value) for value in converted(np.array(tms.bounds[1::2]), "y", tms.crs, CRS84))
+    west, south, east, north = bounds
+    if west < -CIRCLE / 2 or east > CIRCLE / 2:  # over the antimeridian, on both sides of a map
+        west, east = -CIRCLE / 2, CIRCLE / 2
+    return west, max(south, least), east, min(north, greatest)
 
 
 def _matrices(tms: TileMatrixSet, first: int, last: int, size: int) -> str:

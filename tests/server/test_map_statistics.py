@@ -135,7 +135,9 @@ async def test_statistics_of_polygons_are_weighted_by_the_share_of_each_cell(fra
         weights = cells * heights[:, None] * np.radians(1) * RADIUS**2
         told = await post(client, "/statistics?variable=v&sel=time=1&weights=area", feature)
         wanted = expected(plane, weights)
-        assert {name: told["properties"]["statistics"]["b1"][name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
+        assert {name: told["properties"]["statistics"]["b1"][name] for name in wanted} == pytest.approx(
+            wanted, rel=1e-6
+        )
 
 
 async def test_collections_percentiles_categories_and_missing_values():

@@ -151,9 +151,8 @@ async def test_wmts_names_the_area_for_which_there_are_tiles(west, north, boxes)
     store, _ = stored(np.zeros((1, len(lat), len(lon)), "f4"), lat, lon)
     async with serving(store) as client:
         _, body, _ = await client.get("/WMTSCapabilities.xml?variable=v")
-        found = []
-        for box in ET.fromstring(body).iter("{http://www.opengis.net/ows/1.1}WGS84BoundingBox"):
-            found.append([float(number) for corner in box for number in corner.text.split()])
+        corners = ET.fromstring(body).iter("{http://www.opengis.net/ows/1.1}WGS84BoundingBox")
+        found = [[float(number) for corner in box for number in corner.text.split()] for box in corners]
         assert found == [pytest.approx(box) for box in boxes]
         if west == 0:
             return

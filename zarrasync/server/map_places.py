@@ -151,7 +151,11 @@ class ReprojectedPixels:
         ):
             scale = size / len(places)
             middle = positions if scale == 1 else positions * scale
-            ends = (middle - extent * (scale / 2), middle + extent * (scale / 2)) if method == "average" else (middle, middle)
+            ends = (
+                (middle - extent * (scale / 2), middle + extent * (scale / 2))
+                if method == "average"
+                else (middle, middle)
+            )
             windows.append(Window.at(places.scaled(size), middle, ends, method))
         return windows
 

@@ -218,7 +218,7 @@ class MapRoutes:
 
     async def info(self, request: Request) -> Response:
         """Return the bounds, the size and the attributes of an array."""
-        _, pyramid, place = await self._located(request)
+        path, pyramid, place = await self._located(request)
         array = pyramid.levels[0].array
         axes = await self._service.axes(self._service.hierarchy.relative_path(array))
         rows, columns = pyramid.shape
@@ -226,7 +226,7 @@ class MapRoutes:
             "bounds": place.bounds,
             "crs": CRS84,
             "native_crs": place.crs,
-            "name": array.basename,
+            "name": path.rpartition("/")[2],
             "dtype": array.metadata.dtype.name,
             "count": math.prod(array.shape) // (rows * columns or 1),
             "width": columns,

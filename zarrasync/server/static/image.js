@@ -409,7 +409,7 @@ function bar() {
   const axis = state.view?.axes.at(-1);
   const mark = byId("bar");
   const element = Math.abs(axis?.step ?? 0);
-  mark.hidden = !element || axis.kind !== "space" || !plane.view.scale;
+  mark.hidden = !element || axis.kind !== "space" || /^degree/.test(axis.unit) || !plane.view.scale;
   if (mark.hidden) return;
   const most = (140 / plane.view.scale) * element;
   const power = 10 ** Math.floor(Math.log10(most));

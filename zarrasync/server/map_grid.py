@@ -19,7 +19,7 @@ Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]
 _HALF = math.pi * RADIUS
 _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
-_MOST_ZOOM = 30
+MOST_ZOOM = 30
 _MOST_TURNS = 16
 """Times that a picture may show the globe side by side."""
 _MOST_COVERED = 64
@@ -58,7 +58,7 @@ class TileMatrixSet:
         Raises:
             SelectionError: If the tile does not exist.
         """
-        if not (0 <= zoom <= _MOST_ZOOM and 0 <= x < self.columns << zoom and 0 <= y < 1 << zoom):
+        if not (0 <= zoom <= MOST_ZOOM and 0 <= x < self.columns << zoom and 0 <= y < 1 << zoom):
             raise SelectionError(f"{self.name} has no tile {zoom}/{x}/{y}", shape=())
         side = self.resolution(zoom) * 256
         west, north = self.bounds[0] + x * side, self.bounds[3] - y * side

@@ -10,7 +10,7 @@ from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query, WrittenLabel
 from zarrasync.model.paths import join
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.map_grid import Resampling
+from zarrasync.server.map_grid import MOST_ZOOM, Resampling
 from zarrasync.server.map_statistics import StatisticsOptions, Weights
 from zarrasync.server.maps import MapRequest
 from zarrasync.server.messages import Request
@@ -23,6 +23,7 @@ MOST_PIXELS = 2048
 """The most rows or columns of a picture."""
 _PREVIEW = 1024
 LAST_ZOOM = 22
+"""The last zoom that the resolution of an array may suggest."""
 _LONLAT = "epsg:4326"
 VARIABLE = (
     Parameter("variable", "the path of an array or a pyramid, whose last two axes are on the earth"),
@@ -216,8 +217,8 @@ def zooms_of(request: Request, last: int) -> tuple[int, int]:
     Raises:
         BadQuery: If they are not zooms, or the first exceeds the last.
     """
-    least = integer_of(request.query, "minzoom", 0, 0, LAST_ZOOM)
-    most = integer_of(request.query, "maxzoom", max(last, least), 0, LAST_ZOOM)
+    least = integer_of(request.query, "minzoom", 0, 0, MOST_ZOOM)
+    most = integer_of(request.query, "maxzoom", max(last, least), 0, MOST_ZOOM)
     if least > most:
         raise BadQuery(f"minzoom must not exceed maxzoom, found {least} and {most}")
     return least, most

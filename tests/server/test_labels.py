@@ -135,8 +135,8 @@ def test_positions_and_labels():
     positions, labels = split_labels("time=3, lat=2:4 ,lon=10.5,level=500~exact", ["time", "lat", "lon", "level"])
     assert positions == "time=3, lat=2:4 "
     assert {name: (query.label, query.method) for name, query in labels.items()} == {
-        "lon": (10.5, None),
-        "level": (500, None),
+        "lon": ("10.5", None),
+        "level": ("500", None),
     }
     assert split_labels("0,1:3,...", ["x"])[0] == "0,1:3,..."
     with pytest.raises(SelectionError, match="not one of"):
@@ -183,3 +183,36 @@ async def test_points_along_other_axes(oracle: Any):
         assert service.hierarchy.store.counts.requests - before < 60
         with pytest.raises(ValueError, match=r"3 of 'time', 2 of 'lon'"):
             await service.read_points("t2m", {"time": days, "lon": [1, 2]})
+
+
+async def test_labels_in_addresses_have_the_type_of_their_coordinate():
+    """Digits are a number, a string, or a year."""
+    root = sync.create_group(store := {})
+    lat, lon = np.arange(89.0, -90, -2), np.arange(1.0, 360, 2)
+    stations = np.array(["001", "2", "x"], np.dtypes.StringDType())
+    axes = {
+        "lat": (lat, {"units": "degrees_north"}),
+        "lon": (lon, {"units": "degrees_east"}),
+        "station": (stations, {}),
+        "day": (np.arange(3), {"units": "days since 2024-12-31"}),
+        "number": (2**53 + 2 * np.arange(3) + 1, {}),
+    }
+    for name, (values, attributes) in axes.items():
+        root.create_array(name, data=values, dimension_names=[name], attributes=attributes)
+    values = np.arange(3.0)[:, None, None] + np.zeros((len(lat), len(lon)))
+    for name in ("station", "day", "number"):
+        root.create_array(f"of_{name}", data=values, dimension_names=[name, "lat", "lon"])
+    found = {"station=001": 0, "station=2": 1, "day=2024": 0, "day=nearest::2030": 2, "day=bfill::2025": 1}
+    found |= {f"number={2**53 + 3}": 1, f"number=nearest::{2**53}": 0, "number=nearest::9e15": 0}
+    async with serving(store) as client:
+        for label, value in found.items():
+            told = await client.json(f"/point/1,1?variable=of_{label.partition('=')[0]}&sel={label}")
+            assert told["values"] == [value], label
+        for label in ("station=1", "number=x", f"number={2**53 + 2}"):
+            status, body, _ = await client.get(f"/point/1,1?variable=of_{label.partition('=')[0]}&sel={label}")
+            assert (status, b"LabelError" in body) == (400, True), label
+        selections = (("day=2025/2026", [1, 2]), ("station=001/2", [0, 1]), ("day=2025~exact", [1, 2]))
+        for select, expected in selections:
+            name = select.partition("=")[0]
+            told = await client.json(f"/api/data?path=of_{name}&select={select},lat=1~exact,lon=1~exact")
+            assert told["data"] == expected, select

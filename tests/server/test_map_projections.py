@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 import warnings
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,9 @@ from tests.server.test_maps import MERCATOR_EDGE, numbers
 from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.map_grid import PixelGrid
+from zarrasync.server.map_grid import MATRIX_SETS, PixelGrid
+from zarrasync.server.map_places import Place, pixels_of
+from zarrasync.server.places import AxisPlaces
 from zarrasync.server.projections import crs_name, parse_crs, transformed, transformed_grid
 
 pytestmark = pytest.mark.servers
@@ -244,7 +247,7 @@ async def test_statistics_of_polygons(weights):
     async with serving(utm()) as client:
         for query, body in (("", feature), ("&coord_crs=epsg:32632", native)):
             told = await post(client, f"/statistics?variable=v&weights={weights}{query}", body)
-            facts = told["properties"]["statistics"]["v"]
+            facts = told["properties"]["statistics"]["b1"]
             close = {name: facts[name] for name in ("mean", "count", "sum", "std")}
             assert close == pytest.approx({name: wanted[name] for name in close}, rel=2e-4)
             assert abs(facts["valid_pixels"] - wanted["valid_pixels"]) <= 3  # cells at whose corners an edge passes
@@ -269,7 +272,7 @@ async def test_areas_of_cells_at_a_pole():
         area = abs(np.dot(x[:-1], y[1:]) - np.dot(x[1:], y[:-1])) / 2
         async with serving(store) as client:
             path = "/statistics?variable=v&weights=area&coord_crs=epsg:3413"
-            facts = (await post(client, path, feature))["properties"]["statistics"]["v"]
+            facts = (await post(client, path, feature))["properties"]["statistics"]["b1"]
         assert facts["count"] == pytest.approx(area, rel=0.01)
 
 
@@ -364,7 +367,7 @@ async def test_several_rings_in_another_system(code):
         for geometry, cells in ((several, 4 * 5 * 4), (holed, 50 * 4 - 4 * 2)):
             feature = {"type": "Feature", "properties": {}, "geometry": geometry}
             told = await post(client, f"/statistics?variable=v&coord_crs=epsg:{code}", feature)
-            assert told["properties"]["statistics"]["v"]["count"] == pytest.approx(cells, rel=0.01)
+            assert told["properties"]["statistics"]["b1"]["count"] == pytest.approx(cells, rel=0.01)
 
 
 async def test_areas_in_web_mercator():
@@ -382,7 +385,7 @@ async def test_areas_in_web_mercator():
     async with serving(store) as client:
         told = await post(client, "/statistics?variable=v&weights=area&coord_crs=epsg:3857", feature)
     wanted = 4 * np.pi * 6371008.8**2 * np.sin(highest)
-    assert told["properties"]["statistics"]["v"]["count"] == pytest.approx(wanted, rel=1e-4)
+    assert told["properties"]["statistics"]["b1"]["count"] == pytest.approx(wanted, rel=1e-4)
 
 
 async def test_without_pyproj_and_with_unknown_systems(monkeypatch):
@@ -419,3 +422,30 @@ async def test_without_pyproj_and_with_unknown_systems(monkeypatch):
             assert "ETRS89 / UTM zone 33N" in told["message"] or "EPSG:25833" in told["message"]
         told = await client.json("/bbox/5,45,10,48.png?variable=v&dst_crs=epsg:25831", 501)
         assert "dst_crs is epsg:25831" in told["message"]
+
+
+def test_the_places_of_pixels_take_little_memory():
+    """Threads locate tiles at once, and the tiles of many requests wait for their elements with these places."""
+    step, side = 1000.0, 600
+    place = Place(
+        "EPSG:32632",
+        AxisPlaces.of(200_500 + step * np.arange(side), "x"),
+        AxisPlaces.of(5_599_500 - step * np.arange(side), "y"),
+    )
+    tms = MATRIX_SETS["WebMercatorQuad"]
+    grids = [PixelGrid(tms.crs, tms.tile(9, x, 178), 256, 256) for x in (268, 269)]
+    pixels_of(place, grids[0]).windows((side, side), "nearest")  # what is kept for all tiles
+    tracemalloc.start(1)
+    try:
+        pixels = pixels_of(place, grids[1])
+        assert len(pixels.steps) == 2
+        windows = pixels.windows((side, side), "nearest")
+        _, peak = tracemalloc.get_traced_memory()
+        del pixels
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    pixel = 256 * 256
+    assert peak < 62 * pixel, "a few floats of each pixel"
+    assert kept < 6 * pixel, "a small integer of each axis, and whether it is inside"
+    assert all(window.sizes.size == 1 for window in windows)

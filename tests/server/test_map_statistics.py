@@ -123,7 +123,7 @@ async def test_statistics_of_polygons_are_weighted_by_the_share_of_each_cell(fra
     async with serving(store) as client:
         told = await post(client, "/statistics?variable=v&sel=time=1&histogram_bins=7", feature)
         assert {**told, "properties": {"name": "a"}} == feature
-        facts = told["properties"]["statistics"]["v"]
+        facts = told["properties"]["statistics"]["b1"]
         wanted = expected(plane, cells)
         assert {name: facts[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
         assert (facts["unit"], facts["is_sample"], facts["description"]) == ("K", False, "v")
@@ -135,7 +135,9 @@ async def test_statistics_of_polygons_are_weighted_by_the_share_of_each_cell(fra
         weights = cells * heights[:, None] * np.radians(1) * RADIUS**2
         told = await post(client, "/statistics?variable=v&sel=time=1&weights=area", feature)
         wanted = expected(plane, weights)
-        assert {name: told["properties"]["statistics"]["v"][name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
+        assert {name: told["properties"]["statistics"]["b1"][name] for name in wanted} == pytest.approx(
+            wanted, rel=1e-6
+        )
 
 
 async def test_collections_percentiles_categories_and_missing_values():
@@ -148,7 +150,7 @@ async def test_collections_percentiles_categories_and_missing_values():
     async with serving(store) as client:
         told = await post(client, f"/statistics?{query}", collection)
         assert (told["type"], told["name"], len(told["features"])) == ("FeatureCollection", "three", 3)
-        first, second, _ = (item["properties"]["statistics"]["v"] for item in told["features"])
+        first, second, _ = (item["properties"]["statistics"]["b1"] for item in told["features"])
         plane = np.where(values[0] == 3, np.nan, values[0])
         wanted = expected(plane, cells)
         assert first["percentile_50"] == first["median"] == wanted["median"]
@@ -159,9 +161,9 @@ async def test_collections_percentiles_categories_and_missing_values():
         # Ranges of histograms, and statistics of the whole plane with the same fields.
         told = await client.json("/statistics?variable=v&histogram_range=0,10&histogram_bins=5")
         counts, edges = np.histogram(values[0][np.isfinite(values[0])], 5, (0, 10))
-        assert told["v"]["histogram"] == [counts.tolist(), edges.tolist()]
+        assert told["b1"]["histogram"] == [counts.tolist(), edges.tolist()]
         wanted = expected(values[0], np.ones(values[0].shape))
-        assert {name: told["v"][name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
+        assert {name: told["b1"][name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("west", [-180.0, 0.0])
@@ -180,7 +182,7 @@ async def test_polygons_over_the_ends_of_longitudes(west):
         wanted = expected(values[0], cells)
         feature = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
         async with serving(store) as client:
-            facts = (await post(client, "/statistics?variable=v", feature))["properties"]["statistics"]["v"]
+            facts = (await post(client, "/statistics?variable=v", feature))["properties"]["statistics"]["b1"]
             assert {name: facts[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
 
 

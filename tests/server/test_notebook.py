@@ -185,6 +185,13 @@ async def test_a_cell_is_accessible(page, colour):
     assert [f"{item['id']}: {node['html']}" for item in found["violations"] for node in item["nodes"]] == []
 
 
+def test_the_viewer_names_the_store(tmp_path):
+    sync.create_array(tmp_path / "weather.zarr", data=np.zeros((4, 5)))
+    for node in (sync.open_array(tmp_path / "weather.zarr"), sync.open_array(tmp_path / "weather.zarr", mode="r+")):
+        assert node.show()._service.name == "weather.zarr"
+    assert sync.create_array({}, data=np.zeros((4, 5))).show()._service.name == ""
+
+
 def test_selections_that_cannot_be_shown():
     array = sync.create_array({}, data=np.zeros((4, 5)), chunks=(2, 2))
     with pytest.raises(errors.SelectionError, match="integers and slices"):
@@ -209,6 +216,9 @@ def test_the_outputs_of_a_cell(monkeypatch):
     assert shown_picture(outputs).size == (650, 350)  # every other element
     root.show()._ipython_display_()
     assert "image/png" not in outputs[-1]
+    for values in (np.ones((2, 3), "c8"), np.zeros((0, 3)), np.zeros((2, 3), [("a", "i4")])):
+        sync.create_array({}, data=values).show()._ipython_display_()
+        assert "no picture" not in outputs[-1]["text/html"]
     for key in [key for key in store if key.startswith("field/wave/c/")]:
         store[key] = store[key][:100]
     sync.open_array(store, path="field/wave").show()._ipython_display_()

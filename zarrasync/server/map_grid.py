@@ -19,7 +19,7 @@ Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]
 _HALF = math.pi * RADIUS
 _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
-_MOST_ZOOM = 30
+MOST_ZOOM = 30
 _MOST_TURNS = 16
 """Times that a picture may show the globe side by side."""
 _MOST_COVERED = 64
@@ -58,7 +58,7 @@ class TileMatrixSet:
         Raises:
             SelectionError: If the tile does not exist.
         """
-        if not (0 <= zoom <= _MOST_ZOOM and 0 <= x < self.columns << zoom and 0 <= y < 1 << zoom):
+        if not (0 <= zoom <= MOST_ZOOM and 0 <= x < self.columns << zoom and 0 <= y < 1 << zoom):
             raise SelectionError(f"{self.name} has no tile {zoom}/{x}/{y}", shape=())
         side = self.resolution(zoom) * 256
         west, north = self.bounds[0] + x * side, self.bounds[3] - y * side
@@ -158,17 +158,23 @@ class Window:
             ends: The positions between which each pixel lies.
             resampling: The method by which elements become pixels.
         """
+        # Many threads compute places at once, and the memory of the temporary arrays remains with the process. Places in an
+        # axis that is not cyclic are within it, and fit 32 bits.
+        kind: type[np.integer[Any]] = np.intp if places.is_cyclic else np.int32
         is_inside = np.isfinite(middle)
         fraction: Floats = np.zeros(1)
         safe = np.where(is_inside, middle, 0.5)
-        first = np.floor(safe).astype(np.intp)
-        stop = first + 1
+        if resampling == "bilinear":
+            safe -= 0.5
+            first = np.floor(safe).astype(kind)
+            fraction = safe - first
+            stop = first + 2
+        else:
+            first = np.floor(safe, out=safe).astype(kind)
+            stop = first + 1
         if resampling == "average":
             first, stop = _covered(*ends, first)
-        elif resampling == "bilinear":
-            first = np.floor(safe - 0.5).astype(np.intp)
-            fraction = safe - 0.5 - first
-            stop = first + 2
+        del safe
         size = len(places)
         if not is_inside.any():
             return cls(np.zeros(0, np.intp), np.zeros_like(first), np.ones(1, np.int32), fraction, is_inside)
@@ -184,17 +190,17 @@ class Window:
         if (shown[1] - shown[0]).max() <= 2:  # single elements may be far from each other
             needed[:] = False
             needed[shown[0] - begin] = needed[shown[1] - 1 - begin] = True
-        numbers = first - begin
+        sizes = (stop - first).astype(np.int32)
+        sizes = sizes.flat[:1] if (sizes == sizes.flat[0]).all() else sizes  # a copy, as a view would keep all of them
+        numbers = np.subtract(first, begin, out=first)
         if not is_whole:
             np.clip(numbers, 0, len(needed) - 1, out=numbers)
         # Pictures of many requests wait for their elements with these places, so that few bytes suffice for each.
         place = (np.cumsum(needed) - 1).astype(np.min_scalar_type(len(needed)))
-        sizes = (stop - first).astype(np.int32)
-        sizes = sizes.reshape(-1)[:1] if (sizes == sizes.flat[0]).all() else sizes
         return cls((begin + np.flatnonzero(needed)) % size, place[numbers], sizes, fraction, is_inside)
 
 
-def _covered(one: Floats, other: Floats, nearest: Indices) -> tuple[Indices, Indices]:
+def _covered(one: Floats, other: Floats, nearest: npt.NDArray[np.integer[Any]]) -> tuple[Indices, Indices]:
     """Return the first element of each pixel and the one after the last: those whose centres it covers, or the nearest."""
     begin, end = np.minimum(one, other), np.maximum(one, other)
     is_known = np.isfinite(begin) & np.isfinite(end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +44,7 @@ class Place:
         west, south, east, north = bounds_in((west, south, east, north), self.crs, CRS84)
         if self.x.is_cyclic or east - west >= 360:
             return -180.0, south, 180.0, north
-        turns = 360.0 * np.floor((west + 180) / 360)
+        turns = 360.0 * math.floor((west + 180) / 360)  # plain numbers, which documents spell
         return west - turns, south, east - turns, north
 
 
@@ -148,8 +149,14 @@ class ReprojectedPixels:
         for places, size, positions, extent in zip(
             (self.place.y, self.place.x), sizes, self.positions, extents, strict=True
         ):
-            middle, half = positions * (size / len(places)), extent * (size / len(places) / 2)
-            windows.append(Window.at(places.scaled(size), middle, (middle - half, middle + half), method))
+            scale = size / len(places)
+            middle = positions if scale == 1 else positions * scale
+            ends = (
+                (middle - extent * (scale / 2), middle + extent * (scale / 2))
+                if method == "average"
+                else (middle, middle)
+            )
+            windows.append(Window.at(places.scaled(size), middle, ends, method))
         return windows
 
 

@@ -117,7 +117,10 @@ class Viewer(anywidget.AnyWidget):
 
     async def _draw(self) -> tuple[bytes, str]:
         """Return a picture of the first view, until the viewer sends one; without one, a note with the reason."""
-        if not isinstance(self._node, AsyncArray) or self._node.ndim < 2:
+        node = self._node
+        if not isinstance(node, AsyncArray) or node.ndim < 2 or not node.size:
+            return b"", ""
+        if node.dtype.names or node.dtype.kind in "cmMOSTU":
             return b"", ""
         try:
             return await self._service.preview(self._node.path, index=self._index), ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -12,9 +11,9 @@ import numpy as np
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import CodecError, SelectionError
 from zarrasync.indexing.labels import LabelMethod, Position
-from zarrasync.indexing.parse import Basic, is_position, parse_number, parse_selection
+from zarrasync.indexing.parse import Basic, is_position, parse_selection
 from zarrasync.metadata.conventions import axis_names
-from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.conventions.cf_labels import Query, WrittenLabel
 from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
@@ -22,7 +21,6 @@ from zarrasync.server.described import Described
 from zarrasync.server.limits import Unsupported
 
 _METHODS = (*get_args(LabelMethod), "exact")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 _OPEN = ("..", "")
 """Ends of intervals without a limit, as in ISO 8601-2 and OGC API."""
 
@@ -182,18 +180,9 @@ def _query(value: str, text: str) -> Query:
     if tilde and method not in _METHODS:
         raise SelectionError(f"{method!r} in {text!r} is not one of {', '.join(_METHODS)}", shape=())
     first, slash, last = label.partition("/")
-    parsed = slice(_limit(first), _limit(last)) if slash else parse_label(label)
+    parsed = slice(_limit(first), _limit(last)) if slash else WrittenLabel(label)
     return Query(parsed, None if method in ("", "exact") else method)
 
 
 def _limit(text: str) -> Any:
-    return None if text in _OPEN else parse_label(text)
-
-
-def parse_label(text: str) -> Any:
-    """Return a label as a number if it is one."""
-    try:
-        number = parse_number(text)
-        return int(text) if _INTEGER.fullmatch(text) else number
-    except ValueError:  # also of integers with thousands of digits
-        return text
+    return None if text in _OPEN else WrittenLabel(text)

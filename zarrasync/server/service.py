@@ -100,7 +100,7 @@ class Service:
         **options: Options; see ``ServiceOptions``.
 
     Attributes:
-        name: The last part of the store's path or URL; empty for other stores.
+        name: The last part of the store's path or URL; empty for stores without one.
         hierarchy: The nodes.
         chunks: The decoded chunks.
         maps: Pictures of arrays on maps.
@@ -458,7 +458,10 @@ class Service:
 
 def _name_of(store: StoreLike, path: str) -> str:
     """Return a name for users, without directories, hosts and secrets of a URL."""
-    place = os.fspath(store) if isinstance(store, str | os.PathLike) else ""
+    place: Any = os.fspath(store) if isinstance(store, str | os.PathLike) else ""
+    if isinstance(store, Store):
+        location: Any = store.location("")
+        place = location[-1] if isinstance(location, tuple) and isinstance(location[-1], str) else ""
     parts = place.partition("?")[0].replace("\\", "/").rstrip("/").split("/")
     return path.strip("/").rpartition("/")[2] or parts[-1].rpartition("@")[2]
 

@@ -142,7 +142,7 @@ class ContentBudget:
             SelectionError: If the result is larger than the limit.
         """
         assert not isinstance(run, PointRun)
-        size = _content_size(run.projection.pick(boxes[0]))
+        size = _content_size(run.projection.pick(boxes[0, ...]))
         with self._lock:
             self._room -= size
             exceeded = self._room < 0

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zarrasync.errors import CodecError, LabelError
 from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, is_global
+from zarrasync.indexing.parse import parse_number
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import (
     CALENDAR,
@@ -41,6 +42,7 @@ _STEPS = (_DAY, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_0
 _YEAR, _MONTH = -2, -1
 """Resolutions of dates that are coarser than days. Finer ones are positions in ``_STEPS``."""
 _DURATION = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _PYTHON_DAYS = range(-700_000, 2_900_000)
 """Days from 1970 on that Python's dates can represent."""
 _EPOCH = dt.date(1970, 1, 1).toordinal()
@@ -270,6 +272,21 @@ class Query:
     points: Hashable = None
 
 
+class WrittenLabel(str):
+    """A label in a URL or a command, whose type is that of the coordinate: ``2024`` is a number, a string, or a year."""
+
+    __slots__ = ()
+
+    @property
+    def number(self) -> int | float | str:
+        """The number, or the string if it is not one."""
+        try:
+            number = parse_number(self)
+            return int(self) if _INTEGER.fullmatch(self) else number
+        except ValueError:  # also of integers with thousands of digits
+            return str(self)
+
+
 @dataclass(frozen=True, eq=False)
 class Coordinate:
     """The labels of a dimension.
@@ -310,6 +327,13 @@ class Coordinate:
             labels = CyclicLabels(values, name)
         return cls(name, labels)
 
+    def _typed(self, label: Any) -> Any:
+        """Return a label from a URL, or both ends of a slice, in the type of the coordinate."""
+        if isinstance(label, slice):
+            return slice(self._typed(label.start), self._typed(label.stop), label.step)
+        is_number = isinstance(label, WrittenLabel) and self.times is None and self.labels.values.dtype.kind != "T"
+        return label.number if is_number else label
+
     def locate(self, query: Query) -> Position:
         """Return the positions that a query selects, in the shape of labels of points.
 
@@ -320,7 +344,7 @@ class Coordinate:
         if query.points is not None:
             found = self.locate(replace(query, label=query.label.ravel(), points=None))
             return np.asarray(found).reshape(query.label.shape)
-        label = _element(query.label)
+        label = self._typed(_element(query.label))
         if isinstance(label, slice):
             return self._slice(label)
         if self.labels.values.dtype.kind == "T":  # strings are not near others

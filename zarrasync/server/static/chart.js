@@ -1,9 +1,9 @@
 // A line chart of the values along one axis. Dragging selects a range; keys move the cursor and zoom.
 
-import { ask, byId, coordinate, draw, latest, make, notice, numberTicks, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
+import { ask, byId, coordinate, digitsFor, draw, latest, make, notice, numberTicks, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
 
 const POINTS = 1200;
-const [LEFT, RIGHT, TOP, BOTTOM] = [64, 50, 12, 40];
+const [LEFT, RIGHT, TOP, BOTTOM] = [64, 50, 12, 40]; // the least pixels around the curves
 const LEAST = 8; // elements of the shortest range
 
 export class Chart {
@@ -66,20 +66,24 @@ export class Chart {
     const highs = told.curves.flatMap(({ values, high }) => values ?? high).filter(Number.isFinite);
     const least = lows.reduce((a, b) => Math.min(a, b), Infinity);
     const most = highs.reduce((a, b) => Math.max(a, b), -Infinity);
-    const margin = (most - least) / 25 || 1;
+    const margin = (most - least) / 25 || Math.max(1, Math.abs(most) / 1e6); // enough to change a large number
     this.range = least <= most ? [least - margin, most + margin] : [0, 1];
-    this.size = [box.width - LEFT - RIGHT, box.height - TOP - BOTTOM];
+    const digits = digitsFor(...this.range);
+    this.rows = numberTicks(...this.range, Math.max(2, (box.height - TOP - BOTTOM) / 50)).map((value) => ({ value, text: `${trimmed(value, digits)}` }));
+    this.left = Math.max(LEFT, 18 + 7.7 * Math.max(...this.rows.map(({ text }) => text.length)));
+    this.size = [box.width - this.left - RIGHT, box.height - TOP - BOTTOM];
     svg.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
     svg.setAttribute("aria-label", `chart from ${coordinate(this.axis, this.span[0])} to ${coordinate(this.axis, this.span[1] - 1)}, ${trimmed(this.range[0])} to ${withUnit(trimmed(this.range[1]), told.unit)}: arrow keys read values, plus and minus zoom, 0 shows all`);
     svg.replaceChildren(...this.#frame(), ...told.curves.map((curve, number) => this.#curve(curve, number)), draw("g", { class: "cursor" }));
     this.legend.replaceChildren(...(told.curves.length > 1 ? told.curves.map(({ name }, number) => make("span", { className: `curve-${number}` }, name)) : []));
+    if (!lows.length) this.legend.append(" There are no finite values.");
     this.legend.append(told.width > 1 ? ` Each point shows the least and the greatest of ${told.width.toLocaleString("en")} values.` : "");
     if (this.at !== null) this.#point(this.at);
   }
 
   #x(element) {
     const [first, end] = this.span;
-    return LEFT + (this.size[0] * (element - first)) / Math.max(end - 1 - first, 1);
+    return this.left + (this.size[0] * (element - first)) / Math.max(end - 1 - first, 1);
   }
 
   #y(value) {
@@ -88,20 +92,20 @@ export class Chart {
   }
 
   #frame() {
-    const [right, bottom] = [LEFT + this.size[0], TOP + this.size[1]];
-    const rows = numberTicks(...this.range, Math.max(2, this.size[1] / 50));
+    const { left, rows } = this;
+    const [right, bottom] = [left + this.size[0], TOP + this.size[1]];
     const across = ticks(this.axis, this.span[0], this.span[1] - 1, Math.max(2, this.size[0] / 90));
     const unit = symbol(this.told.unit);
     return [
-      ...rows.flatMap((value) => [
-        draw("line", { x1: LEFT, x2: right, y1: this.#y(value), y2: this.#y(value), class: "rule" }),
-        draw("text", { x: LEFT - 8, y: this.#y(value) + 4, "text-anchor": "end" }, `${trimmed(value)}`),
+      ...rows.flatMap(({ value, text }) => [
+        draw("line", { x1: left, x2: right, y1: this.#y(value), y2: this.#y(value), class: "rule" }),
+        draw("text", { x: left - 8, y: this.#y(value) + 4, "text-anchor": "end" }, text),
       ]),
       ...across.flatMap(({ index, text }) => [
         draw("line", { x1: this.#x(index), x2: this.#x(index), y1: bottom, y2: bottom + 5, class: "tick" }),
         draw("text", { x: this.#x(index), y: bottom + 18, "text-anchor": "middle" }, text),
       ]),
-      draw("line", { x1: LEFT, x2: right, y1: bottom, y2: bottom, class: "tick" }),
+      draw("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "tick" }),
       draw("text", { x: right, y: bottom + 34, "text-anchor": "end", class: "name" }, titled(this.axis)),
       ...(unit ? [draw("text", { x: 4, y: bottom + 34, class: "name" }, `in ${unit}`)] : []),
     ];
@@ -112,10 +116,11 @@ export class Chart {
     const element = (point) => Math.min(start + step * (point * width + (width - 1) / 2), this.span[1] - 1);
     const at = (point, value) => `${this.#x(element(point)).toFixed(1)} ${this.#y(value).toFixed(1)}`;
     const numbers = values ?? high;
-    const runs = []; // of points that are not missing
-    numbers.forEach((value, point) => {
-      if (value === null) return;
-      if (point && numbers[point - 1] !== null) runs.at(-1).push(point);
+    const isShown = (point) => Number.isFinite(numbers[point]) && (values !== undefined || Number.isFinite(low[point]));
+    const runs = []; // of points that are neither missing nor infinite
+    numbers.forEach((_, point) => {
+      if (!isShown(point)) return;
+      if (point && isShown(point - 1)) runs.at(-1).push(point);
       else runs.push([point]);
     });
     const line = (points, source) => points.map((point) => at(point, source[point])).join("L");
@@ -140,7 +145,7 @@ export class Chart {
     });
     const where = first === last ? coordinate(this.axis, first) : `${coordinate(this.axis, first)} to ${coordinate(this.axis, last)}`;
     this.output.textContent = `${this.axis.name} ${where}: ${parts.join(", ")}`;
-    const dots = told.curves.flatMap(({ values }) => (values && values[this.at] !== null ? [draw("circle", { cx: x, cy: this.#y(values[this.at]), r: 4 })] : []));
+    const dots = told.curves.flatMap(({ values }) => (values && Number.isFinite(values[this.at]) ? [draw("circle", { cx: x, cy: this.#y(values[this.at]), r: 4 })] : []));
     svg.querySelector(".cursor").replaceChildren(draw("line", { x1: x, x2: x, y1: TOP, y2: TOP + this.size[1] }), ...dots);
   }
 
@@ -165,7 +170,7 @@ export class Chart {
 
   #element(event) {
     const x = event.clientX - this.svg.getBoundingClientRect().left;
-    return this.span[0] + ((x - LEFT) / this.size[0]) * Math.max(this.span[1] - 1 - this.span[0], 1);
+    return this.span[0] + ((x - this.left) / this.size[0]) * Math.max(this.span[1] - 1 - this.span[0], 1);
   }
 
   #pointer(name, event) {

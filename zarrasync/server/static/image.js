@@ -5,7 +5,7 @@ import { Chart } from "./chart.js";
 import { coastlinesOver, isOnEarth } from "./coast.js";
 import * as code from "./code.js";
 import { isServed, urlOf } from "./host.js";
-import { ask, byId, coordinate, draw, isLabelled, latest, make, notice, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
+import { ask, byId, coordinate, digitsFor, draw, isLabelled, latest, make, notice, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
 
 const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain", "labels"];
 const SCALES = ["linear", "log", "diverging"];
@@ -34,6 +34,7 @@ export async function show(path, told) {
   state.view = null;
   byId("plane").hidden = byId("profile").hidden = true;
   state.picked = state.profile = null;
+  pointed(null);
   if (path === null) return [];
   state.stored = asksForStored(path, told);
   state.plane = planeIn(path, told);
@@ -80,13 +81,18 @@ const usual = (cmap = COLOURS[0]) => (state.view.has_colours ? "rgb" : state.vie
 /** The colours from which to choose. */
 const colours = () => (state.view?.samples ? [...COLOURS, "rgb"] : COLOURS);
 
-/** Goes to the part of the plane in an address: its middle and scale, or its rows and columns. */
+/** The numbers of the places that an address may have: the middle and the scale, or rows and columns. */
+const PLACES = { at: 3, box: 4 };
+
+/** The numbers of a place in an address; null without one, or if they are invalid. */
+function placeIn(told, name) {
+  const found = told.get(name)?.split(",").map((part) => (part.trim() ? Number(part) : NaN));
+  return found?.length === PLACES[name] && found.every(Number.isFinite) && (name !== "at" || found[2] > 0) ? found : null;
+}
+
+/** Goes to the part of the plane in an address. */
 function go(told) {
-  const numbers = (name, count) => {
-    const found = told.get(name)?.split(",").map(Number);
-    return found?.length === count && found.every(Number.isFinite) ? found : null;
-  };
-  const [at, box] = [numbers("at", 3), numbers("box", 4)];
+  const [at, box] = [placeIn(told, "at"), placeIn(told, "box")];
   if (at) plane.view = { row: at[0], column: at[1], scale: at[2] };
   else if (box) {
     const rows = state.view.axes.at(-2).size;
@@ -145,6 +151,8 @@ function restore(path, told) {
   }
   if (SCALES.includes(told.get("scale"))) state.scale = told.get("scale");
   else if (told.has("scale")) problems.push(`the scale ${told.get("scale")}`);
+  for (const name of Object.keys(PLACES)) if (told.has(name) && !placeIn(told, name)) problems.push(`the place ${told.get(name)}`);
+  if (told.has("labels") && !state.view.labels.includes(told.get("labels"))) problems.push(`the labels ${told.get("labels")}`);
   if (told.has("coast")) state.coast = told.get("coast") !== "0";
   if (told.has("flip")) state.flip = told.get("flip") !== "0";
   return problems;
@@ -168,8 +176,9 @@ function controls() {
   const channel = state.cmap === "rgb" ? state.view.channel : -1; // a picture in colours has all channels
   [...byId("sliders").children].forEach((element, number) => (element.hidden = Math.floor(number / 3) === channel)); // a label, a slider, a text
   axisChoice();
-  byId("low").value = trimmed(state.low);
-  byId("high").value = trimmed(state.high);
+  const digits = digitsFor(state.low, state.high);
+  byId("low").value = trimmed(state.low, digits);
+  byId("high").value = trimmed(state.high, digits);
   byId("scaling").value = state.scale;
   for (const id of ["scaling", "low", "high", "auto"]) byId(id).disabled = state.cmap === "labels" || (id === "scaling" && state.cmap === "rgb");
   byId("flip").checked = state.flip !== (state.view?.origin === "lower");
@@ -264,9 +273,17 @@ export const plane = new Plane(byId("canvas"), {
     bar();
     changed();
   },
-  pointed: (element) => (element ? read(element) : byId("readout").replaceChildren()),
+  pointed,
   picked: (element) => element && profile(place(element)),
 });
+
+/** Reads the element under the pointer, and again when another slice is shown; nothing without an element. */
+function pointed(element) {
+  state.pointed = element;
+  if (element) return read(element);
+  read.cancel();
+  return byId("readout").replaceChildren();
+}
 
 /** The indices of an element of the picture along all axes: those of the plane at the end. */
 function place({ row, column }) {
@@ -326,6 +343,7 @@ function refresh() {
   const style = state.cmap === "rgb" ? null : { cmap: state.cmap, low: state.low, high: state.high, scale: state.scale };
   code.forArray(view.array, view.dataset, selected([...index, ":", ":"]), decoding(), style);
   mapLink();
+  if (state.pointed) read(state.pointed);
   if (state.picked) profile([...index, ...state.picked.slice(-2)]);
   return histogram();
 }
@@ -362,8 +380,10 @@ function rulers() {
   const edges = (middle, length, size) => [Math.max(0, middle - length / zoom / 2 - 0.5), Math.min(size - 1, middle + length / zoom / 2 - 0.5)];
   const [width, height] = [plane.width, plane.height];
   const turned = (index) => (state.flip ? down.size - 1 - index : index);
-  const columns = ticks(across, ...edges(column, width, across.size), Math.max(1, Math.min(width, across.size * zoom) / 95));
-  const rows = ticks(down, ...edges(row, height, down.size).map(turned).sort((a, b) => a - b), Math.max(1, Math.min(height, down.size * zoom) / 45));
+  // Closer to each other on small pictures, where one coordinate alone would not show the scale.
+  const atLeastTwo = (axis, ends, length, distances) => distances.map((pixels) => ticks(axis, ...ends, Math.max(1, length / pixels))).find((found, number) => found.length > 1 || number === distances.length - 1);
+  const columns = atLeastTwo(across, edges(column, width, across.size), Math.min(width, across.size * zoom), [95, 60, 45, Infinity]);
+  const rows = atLeastTwo(down, edges(row, height, down.size).map(turned).sort((a, b) => a - b), Math.min(height, down.size * zoom), [45, 30, 20, Infinity]);
   const x = (index) => (index + 0.5 - column) * zoom + width / 2;
   const y = (index) => (turned(index) + 0.5 - row) * zoom + height / 2;
   const inside = (place, length) => place > -1 && place < length + 1;
@@ -373,6 +393,7 @@ function rulers() {
       draw("text", { x: Math.min(Math.max(x(index), 3.2 * text.length), width - 3.2 * text.length), y: 17, "text-anchor": "middle" }, text),
     ]),
   );
+  byId("stage").style.setProperty("--marks", `${34 + 7.7 * Math.max(0, ...rows.map(({ text }) => text.length))}px`);
   byId("down").replaceChildren(
     ...rows.filter(({ index }) => inside(y(index), height)).flatMap(({ index, text }) => [
       draw("line", { x1: "100%", x2: "92%", y1: y(index), y2: y(index) }),
@@ -388,7 +409,7 @@ function bar() {
   const axis = state.view?.axes.at(-1);
   const mark = byId("bar");
   const element = Math.abs(axis?.step ?? 0);
-  mark.hidden = !element || axis.kind !== "space" || !plane.view.scale;
+  mark.hidden = !element || axis.kind !== "space" || /^degree/.test(axis.unit) || !plane.view.scale;
   if (mark.hidden) return;
   const most = (140 / plane.view.scale) * element;
   const power = 10 ** Math.floor(Math.log10(most));
@@ -419,14 +440,23 @@ const scale = latest(async (signal) => {
   const stripe = make("div", { className: "stripe" });
   stripe.style.background = `linear-gradient(to top, ${told.colours.join(", ")})`;
   const [first, last] = log ? [Math.log10(low > 0 ? low : high / 1000), Math.log10(high)] : [low, high];
-  const places = first < last ? numberTicks(first, last, 7) : [first];
+  const places = log ? logTicks(first, last) : first < last ? numberTicks(first, last, 7) : [first];
+  const digits = log ? 4 : digitsFor(first, last, 4);
   const marks = places.map((value) => {
-    const text = make("span", {}, `${trimmed(log ? 10 ** value : value, 4)}`);
+    const text = make("span", {}, `${trimmed(log ? 10 ** value : value, digits)}`);
     text.style.bottom = `${last === first ? 0 : (100 * (value - first)) / (last - first)}%`;
     return text;
   });
-  byId("key").replaceChildren(make("div", { className: "unit" }, symbol(view.unit)), make("div", { className: "scale" }, stripe, make("div", { className: "marks" }, ...marks)));
+  const beside = make("div", { className: "marks" }, ...marks);
+  beside.style.minWidth = `${Math.max(...marks.map(({ textContent }) => textContent.length))}ch`; // they do not widen it themselves
+  byId("key").replaceChildren(make("div", { className: "unit" }, symbol(view.unit)), make("div", { className: "scale" }, stripe, beside));
 });
+
+/** The logarithms of round numbers between two logarithms: powers of ten, or numbers at equal distances if there are few powers. */
+function logTicks(first, last) {
+  const powers = numberTicks(first, last, 7, true);
+  return powers.length > 2 ? powers : numberTicks(10 ** first, 10 ** last, 6).filter((value) => value > 0).map(Math.log10);
+}
 
 // ------------------------------------------------------------ the cursor
 
@@ -488,6 +518,7 @@ const histogram = latest(async (signal) => {
   const mean = stats.dates?.mean ?? withUnit(trimmed(stats.mean), stats.unit);
   byId("histogram").querySelector("figcaption").textContent = stats.mean === null ? "no values" : `mean ${mean}, σ ${trimmed(stats.std)}${missing}${share}`;
   const [low, high] = byId("scale").children;
-  low.textContent = trimmed(stats.low);
-  high.textContent = trimmed(stats.high);
+  const digits = digitsFor(stats.low, stats.high);
+  low.textContent = trimmed(stats.low, digits);
+  high.textContent = trimmed(stats.high, digits);
 });

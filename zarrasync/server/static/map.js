@@ -31,7 +31,7 @@ const read = latest(async (signal, zoom, element) => {
   byId("readout").textContent = `${where}: …`;
   await new Promise((done) => setTimeout(done, 40));
   if (signal.aborted) return;
-  const known = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "sel", "nodata"].includes(key)));
+  const known = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "group", "sel", "nodata"].includes(key)));
   try {
     const answer = await request(`point/${longitude},${latitude}?${known}`, { signal });
     const told = await answer.json();
@@ -45,7 +45,7 @@ const read = latest(async (signal, zoom, element) => {
 
 /** Shows which colours stand for which values. */
 async function legend() {
-  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
+  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "group", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
   const answer = await request(`legend.json?${parameters}`);
   if (!answer.ok) return;
   const told = await answer.json();
@@ -62,11 +62,19 @@ async function legend() {
   byId("legend").hidden = false;
 }
 
+/** Tells that there is no map of the variable in the address. */
+function refuse(text, status) {
+  const variable = new URLSearchParams(query).get("variable");
+  byId("name").textContent = document.title = variable || "Map";
+  for (const id of ["picture", "coasts", "legend"]) byId(id).hidden = true;
+  notice(status === 404 ? "The address asks for a variable that does not exist in this store." : text);
+}
+
 async function begin() {
-  legend();
   const answer = await request(`${name}/tilejson.json${query}`);
   const told = await answer.json();
-  if (!answer.ok) return notice(told.message);
+  if (!answer.ok) return refuse(told.message, answer.status);
+  legend();
   byId("name").textContent = document.title = told.name;
   const zoom = told.maxzoom + DEEPER;
   const side = 256 * 2 ** zoom;

@@ -46,14 +46,16 @@ export function notice(text) {
   byId("notice").hidden = !text;
 }
 
-/** Returns a function whose calls cancel the previous call. */
+/** Returns a function whose calls cancel the previous call, with a function that only cancels it. */
 export function latest(call) {
   let abort = new AbortController();
-  return (...values) => {
+  const run = (...values) => {
     abort.abort();
     abort = new AbortController();
     return call(abort.signal, ...values);
   };
+  run.cancel = () => abort.abort();
+  return run;
 }
 
 /** The address of a node in this page. */
@@ -61,7 +63,14 @@ export const linkTo = (path) => `#${new URLSearchParams({ path })}`;
 
 // ------------------------------------------------------------ numbers and units
 
-export const trimmed = (value, digits = 6) => (value === null ? "" : Number(value.toPrecision(digits)));
+/** A number with so many digits; infinite ones are strings in JSON. */
+export const trimmed = (value, digits = 6) => (value === null ? "" : Number(Number(value).toPrecision(digits)));
+
+/** The digits that distinguish numbers between two numbers: more than 6 if they are close to each other. */
+export function digitsFor(low, high, least = 6) {
+  const [most, span] = [Math.max(Math.abs(low), Math.abs(high)), Math.abs(high - low)];
+  return span > 0 && Number.isFinite(most / span) ? Math.min(17, Math.max(least, Math.ceil(Math.log10(most / span)) + 3)) : least;
+}
 
 export const symbol = (unit) => SYMBOLS[unit] ?? unit;
 
@@ -108,7 +117,8 @@ export function numberTicks(low, high, most, isWhole = false, unit = "") {
   const degrees = /^degree/.test(unit) ? [15, 30, 45, 90, 180].filter((n) => n >= least && least > 5) : [];
   const step = degrees[0] ?? Math.max([1, 2, 5, 10].find((n) => n * power >= least * 0.999) * power, isWhole ? 1 : 0);
   const places = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) places.push(Number((n * step).toPrecision(12)));
+  const digits = digitsFor(low, high, 12);
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) places.push(Number((n * step).toPrecision(digits)));
   return places;
 }
 

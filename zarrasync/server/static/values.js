@@ -33,7 +33,8 @@ const fill = latest(async (signal) => {
   const rows = lines.map((_, n) => columns.map(({ texts }) => texts[n]));
   const numeric = columns.flatMap(({ isNumeric }, n) => (isNumeric ? [n] : []));
   byId("page").replaceChildren(lines.length ? grid("", columns.map(({ name }) => name), rows, numeric) : "The array has no elements.");
-  byId("pages").replaceChildren(...pager("row", down, row, ends[0], ROWS), ...(across ? pager("column", across, column, ends[1], COLUMNS) : []));
+  const isEmpty = axes.some(({ size }) => !size);
+  byId("pages").replaceChildren(...(isEmpty ? [] : pager("row", down, row, ends[0], ROWS)), ...(across && !isEmpty ? pager("column", across, column, ends[1], COLUMNS) : []));
 });
 
 /** A column of values as texts: dates without the time of day if it is midnight for all of them. */

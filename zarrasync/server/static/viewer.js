@@ -9,6 +9,7 @@ import * as summary from "./summary.js";
 import { Tree } from "./tree.js";
 import { values } from "./values.js";
 
+const KNOWN = ["path", "index", "plane", "cmap", "range", "scale", "flip", "stored", "coast", "labels", "at", "box", "span"]; // in addresses
 const page = { path: null, told: null, node: null, name: "" };
 const underway = new Map(); // path -> the response to a request for a node
 let introduced = null; // once the tree shows the members of the root
@@ -54,10 +55,16 @@ async function pick(path, told) {
 /** Shows the view of the node that suits it, and what is invalid in the address. */
 async function arrange(told) {
   const { node, path } = page;
-  const problems = node.kind === "group" && !node.pyramid ? [] : await (isPlanar(node) ? planar(path, told) : linear(node, path, told));
+  const problems = (node.kind === "group" && !node.pyramid ? null : await (isPlanar(node) ? planar(path, told) : linear(node, path, told))) ?? [];
   if (page.path !== path) return;
-  if (problems?.length) notice(`The address asks for what does not exist: ${problems.join("; ")}. The default is shown instead.`);
+  if ((told.get("path") ?? "") === path) problems.push(...unknown(told));
+  if (problems.length) notice(`The address asks for what does not exist: ${problems.join("; ")}. The default is shown instead.`);
   remember();
+}
+
+/** Parameters of an address that no view has. */
+function unknown(told) {
+  return [...told.keys()].filter((name) => !KNOWN.includes(name)).map((name) => `the parameter ${name}`);
 }
 
 function isPlanar(node) {
@@ -94,7 +101,7 @@ function refuse(path, text, status) {
 // ------------------------------------------------------------ facts
 
 function card(node) {
-  byId("card").hidden = !node;
+  byId("card").hidden = byId("heading").hidden = !node;
   byId("title").textContent = node ? `/${node.path}` : "";
   byId("subtitle").textContent = node ? subtitle(node) : "";
   retitle();

@@ -255,7 +255,10 @@ class Core:
     async def _checked(self, request: Request, found: tuple[str, Route, Request] | None) -> Response:
         """Return the response to a request, or the one to its error."""
         store, route, inner = found or ("", _NOTHING, request)
-        if {"content-length", "transfer-encoding"} <= request.headers.keys():  # a proxy may see another request in the body
+        if {
+            "content-length",
+            "transfer-encoding",
+        } <= request.headers.keys():  # a proxy may see another request in the body
             response = message_response(400, "BadQuery", "a request has a length or a transfer encoding, not both")
             response.headers["Connection"] = "close"
             return response

@@ -26,9 +26,7 @@ LAST_ZOOM = 22
 """The last zoom that the resolution of an array may suggest."""
 _LONLAT = "epsg:4326"
 VARIABLE = (
-    Parameter(
-        "variable", "the path of an array or a pyramid, whose last two axes are on the earth", required=True
-    ),
+    Parameter("variable", "the path of an array or a pyramid, whose last two axes are on the earth", required=True),
     Parameter("group", "the path of the group in which the variable is; by default the root"),
     Parameter(
         "sel",

@@ -15,7 +15,7 @@ import zarrasync as za
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
-from zarrasync.errors import ShapeError, StoreError
+from zarrasync.errors import EncodingError, ShapeError, StoreError
 from zarrasync.testing import FaultyStore, LatencyStore
 
 xr = pytest.importorskip("xarray")
@@ -234,6 +234,26 @@ def test_bounds_without_units_get_those_of_their_coordinate(zarr_format: Any):
     expected = xr.concat([intervals(0), intervals(2)], "t")
     xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync"), expected)
     assert "units" not in sync.open_array(store, path="t_bounds").attrs
+
+
+@pytest.mark.parametrize("decode_times", [False, True])
+@pytest.mark.parametrize("kind", ["bounds", "climatology"])
+def test_bounds_in_numbers_have_the_units_of_their_coordinate(kind: str, decode_times: bool):
+    """xarray does not decode climatological bounds."""
+    time = ("t", np.arange(4, dtype="i4"), {"units": "days since 2024-01-01", kind: "t_edges"})
+    edges = ("t", "edge"), np.arange(8, dtype="i4").reshape(4, 2)
+    dataset = xr.decode_cf(xr.Dataset({"t_edges": edges}, {"t": time}), decode_times=decode_times)
+    store = stores.MemoryStore()
+    write_dataset(dataset.isel(t=slice(2)), store)
+    write_dataset(dataset.isel(t=slice(2, 4)), store, append_dim="t")
+    if decode_times:
+        write_dataset(dataset.isel(t=slice(1, 3)), store, region="auto")
+    assert sync.open_array(store, path="t_edges")[...].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    hours = {**time[2], "units": "hours since 2024-01-01"}
+    other = xr.decode_cf(xr.Dataset({"t_edges": edges}, {"t": (*time[:2], hours)}), decode_times=decode_times)
+    if kind == "climatology" or not decode_times:
+        with pytest.raises(EncodingError, match="units"):
+            write_dataset(other, store, append_dim="t")
 
 
 def test_rows_that_were_never_reserved_are_not_added_after_a_failure():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -130,6 +130,7 @@ async def _resolve(path: str, dataset: Dataset, request: WriteRequest) -> WriteJ
     names = {str(name) for name in dataset.variables}
     stored = await run_in_new_thread(partial(_stored_variables, arrays, names))
     region: dict[str, slice] | None = {} if request.mode == "r+" else None  # all of it
+    dataset = _with_units_of_bounds(dataset, stored)
     if request.region is not None:
         dataset, region = await run_in_new_thread(partial(locate_region, dataset, request.region, stored))
     elif request.append_dim is not None:
@@ -159,14 +160,27 @@ def _stored_variables(arrays: Mapping[str, AsyncArray], decoded: Collection[str]
     They are not parts of a dataset: another writer may have extended some of the arrays, and be about to extend others.
     """
     variables = {name: stored_variable(name, sync.Array(array), mask=None) for name, array in arrays.items()}
-    parents = parents_of_bounds({name: variable.attrs for name, variable in variables.items()})
-    for name in variables.keys() & decoded:
-        parent = variables.get(parents.get(name, ""))
-        variables[name].attrs = inherited_attributes(variables[name].attrs, None if parent is None else parent.attrs)
+    for name, attributes in _with_inherited_units(variables, variables.keys() & decoded).items():
+        variables[name].attrs = attributes
     return {
         name: decode_cf_variable(name, variable, concat_characters=False) if name in decoded else variable
         for name, variable in variables.items()
     }
+
+
+def _with_inherited_units(variables: Mapping[Any, Variable], names: Iterable[Any]) -> dict[Any, dict[str, Any]]:
+    """Return the attributes of variables. Bounds without units have those of their coordinate, which may be decoded."""
+    attributes = {name: {**variable.encoding, **variable.attrs} for name, variable in variables.items()}
+    parents = parents_of_bounds(attributes)
+    return {name: inherited_attributes(variables[name].attrs, attributes.get(parents.get(name, ""))) for name in names}
+
+
+def _with_units_of_bounds(dataset: Dataset, stored: Collection[str]) -> Dataset:
+    """Return a dataset with the units of bounds in numbers that are stored like existing ones."""
+    names = [name for name, variable in dataset.variables.items() if name in stored and variable.dtype.kind in "iuf"]
+    attributes = _with_inherited_units(dataset.variables, names)
+    changed = {name: own for name, own in attributes.items() if own != dataset.variables[name].attrs}
+    return dataset.assign({name: dataset[name].assign_attrs(own) for name, own in changed.items()})
 
 
 # ------------------------------------------------------------------ validate

@@ -1661,7 +1661,7 @@ class JobPlan(base.JobPlanBase):
 
         Raises:
             WriteConflictError: If the result is being published, or the plan was finished or abandoned.
-            StoreError: If the store failed.
+            StoreError: If the store failed, or does not allow to erase values of new arrays. Nothing is changed then.
         """
         self._run(self._async.abandon(storage_options=storage_options))
 

@@ -200,3 +200,30 @@ async def test_an_abandoned_plan_forgets_the_levels_to_erase(api: Api, image: Pa
     await api(plan.abandon())
     assert "downsampling" not in sync.open_group(image).attrs
     assert sorted(sync.open_group(image).array_keys()) == ["0"]
+
+
+async def test_a_level_that_was_removed_since_it_was_planned(api: Api, image: Path):
+    """It is not described, because its chunks would have no document."""
+    plan = await api(api.plan_pyramid(image, levels=3))
+    await api(plan.run())
+    sync.open_group(image, mode="r+").delete("1")
+    with pytest.raises(NodeNotFoundError, match=r"the level /1 .* is not the planned array any more"):
+        await api(plan.finish())
+    assert "ome" not in sync.open_group(image).attrs
+    await api(plan.abandon())
+    await api(api.pyramid(image, levels=3))
+
+
+async def test_one_call_makes_few_requests(api: Api, image: Path):
+    """The call that plans a pyramid knows its levels, and opens none of them again."""
+    memory, requests = stores.MemoryStore(), list[tuple[str, str]]()
+    sync.copy(image, memory)
+
+    def note(operation: str, key: str) -> bool:
+        requests.append((operation, key))
+        return False
+
+    await api(api.pyramid(FaultyStore(memory, fails=note), levels=3))
+    for level in ("1", "2"):
+        assert requests.count(("fetch", f"{level}/zarr.json")) <= 2
+        assert requests.count(("put", f"{level}/zarr.json")) == 1

@@ -102,7 +102,7 @@ def axis_facts(number: int, axis: Axis, size: int, *, with_labels: bool = True) 
 
 
 def _unit(axis: Axis) -> str:
-    """Return the unit of an axis: that of latitudes and longitudes if only its name says that it has them."""
+    """Return the unit of an axis, which is degrees for names such as ``lat`` and ``longitude`` without a unit."""
     if axis.unit or axis.name is None:
         return axis.unit
     for has_degrees, unit in ((is_latitude, "degrees_north"), (is_longitude, "degrees_east")):

@@ -167,7 +167,7 @@ class Window:
         if resampling == "bilinear":
             safe -= 0.5
             first = np.floor(safe).astype(kind)
-            fraction = safe - first
+            fraction = safe % 1.0
             stop = first + 2
         else:
             first = np.floor(safe, out=safe).astype(kind)

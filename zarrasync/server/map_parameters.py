@@ -1,4 +1,4 @@
-"""Parameters of requests for maps, with the names of titiler: their descriptions, and what they specify."""
+"""Parameters of requests for maps, with the names of titiler: their descriptions and values."""
 
 from __future__ import annotations
 

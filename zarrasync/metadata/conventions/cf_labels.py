@@ -273,7 +273,7 @@ class Query:
 
 
 class WrittenLabel(str):
-    """A label in a URL or a command, whose type is that of the coordinate: ``2024`` is a number, a string, or a year."""
+    """A label in a URL, which has the type of its coordinate: ``2024`` is a number, a string, or a year."""
 
     __slots__ = ()
 

@@ -166,7 +166,7 @@ async def test_the_access_log_is_structured(caplog):
 async def test_cached_coordinates_are_limited_in_bytes(path):
     root = sync.create_group(store := {})
     lon, lat = np.linspace(0, 300, 1 << 20), np.array([10.0, 20.0])
-    for number in range(12):  # with 8 MiB of longitudes each
+    for number in range(16):  # with 8 MiB of longitudes each
         group = root.create_group(f"g{number}")
         group.create_array("lon", data=lon, dimension_names=["lon"], attributes={"units": "degrees_east"})
         group.create_array("lat", data=lat, dimension_names=["lat"], attributes={"units": "degrees_north"})
@@ -174,7 +174,7 @@ async def test_cached_coordinates_are_limited_in_bytes(path):
     async with serving(store, cache_bytes=0) as client:
         tracemalloc.start()
         try:
-            for number in range(12):
+            for number in range(16):
                 await client.json(f"{path}g{number}" + ("/v" if "info" in path else ""))
             gc.collect()
             kept = tracemalloc.get_traced_memory()[0]

@@ -599,17 +599,3 @@ def test_heights():
     for text in ("1_0", "\uff11", "R1_0/0/1", "R-1/0/1", "Rinf/0/1", f"R{'9' * 5000}/0/1", "1,,2", "a/b"):
         with pytest.raises(BadQuery):
             parse_heights(text)
-
-
-@pytest.mark.servers
-async def test_contradictions():
-    """Heights in two parameters, and a time zone that does not exist, are not ignored."""
-    store: dict[str, bytes] = {}
-    make(store)
-    async with serving(store) as client:
-        wrong = {
-            "exclude each other": {"coords": "POINT Z(8 47 850)", "z": "500"},
-            "a time zone": {"coords": "POINT(8 47)", "datetime": "2024-03-02T00:00:00+25:00"},
-        }
-        for message, parameters in wrong.items():
-            assert message in (await client.json(url("position", parameter_name="wind", **parameters), 400))["message"]

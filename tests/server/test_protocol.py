@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cmap", reason="the server's extra is not installed")
 
 from tests.server.test_access import ask
+from tests.server.test_edr import make, url
 from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.server import Limits
@@ -103,3 +104,17 @@ async def test_accepted_codings(header: str, coding: str | None):
     async with serving(store) as client:
         _, _, headers = await client.get("/api/data?path=a", Accept_Encoding=header)
         assert headers.get("Content-Encoding") == coding
+
+
+@pytest.mark.servers
+async def test_contradictions():
+    """Heights in two parameters, and a time zone that does not exist, are not ignored."""
+    store: dict[str, bytes] = {}
+    make(store)
+    async with serving(store) as client:
+        wrong = {
+            "exclude each other": {"coords": "POINT Z(8 47 850)", "z": "500"},
+            "a time zone": {"coords": "POINT(8 47)", "datetime": "2024-03-02T00:00:00+25:00"},
+        }
+        for message, parameters in wrong.items():
+            assert message in (await client.json(url("position", parameter_name="wind", **parameters), 400))["message"]

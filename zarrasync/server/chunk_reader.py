@@ -23,7 +23,7 @@ _FEW = 1 << 12
 
 
 class _Unwritten(NamedTuple):
-    """Values that are the fill value everywhere, as those of a deleted array."""
+    """Values that all equal the fill value, such as the values of a deleted array."""
 
     values: npt.NDArray[Any]
 

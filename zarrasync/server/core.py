@@ -255,13 +255,8 @@ class Core:
     async def _checked(self, request: Request, found: tuple[str, Route, Request] | None) -> Response:
         """Return the response to a request, or the one to its error."""
         store, route, inner = found or ("", _NOTHING, request)
-        if {
-            "content-length",
-            "transfer-encoding",
-        } <= request.headers.keys():  # a proxy may see another request in the body
-            response = message_response(400, "BadQuery", "a request has a length or a transfer encoding, not both")
-            response.headers["Connection"] = "close"
-            return response
+        if {"content-length", "transfer-encoding"} <= request.headers.keys():
+            return _refuse_framing()
         try:
             self._origins.check_host(request)
             if request.method == "OPTIONS":  # the preflight request of a browser, which has no token
@@ -422,6 +417,13 @@ def _body_size(request: Request) -> int:
 
 async def _refuse(request: Request) -> Response:
     raise NotFound("this path does not exist; /openapi.json lists all")
+
+
+def _refuse_framing() -> Response:
+    """Return the response to a request whose body begins or ends elsewhere for some proxies, which may see another request in it."""
+    response = message_response(400, "BadQuery", "a request has a length or a transfer encoding, not both")
+    response.headers["Connection"] = "close"
+    return response
 
 
 _TO_PAGE = Route("mounted", "", _redirect, "The page", is_limited=False)

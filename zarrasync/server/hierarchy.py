@@ -149,7 +149,7 @@ class Hierarchy:
         return node
 
     def may_recover(self, error: ZarrError) -> bool:
-        """Return whether an error says nothing about a node, because the store may respond to the next request.
+        """Return whether a node may exist in spite of an error, because the store may respond to the next request.
 
         Local files do not recover: links that lead outside of the directory, or files of other kinds.
         """

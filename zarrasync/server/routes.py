@@ -181,7 +181,7 @@ def _bodies(route: Route) -> dict[str, Any]:
         feature = {"type": "object", "required": ["type"], "properties": {"type": {"enum": list(_FEATURES)}}}
         return {kind: {"schema": feature} for kind in ("application/geo+json", "application/json")}
     parameters = route.parameters or ()
-    schema = {
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": {parameter.name: parameter.schema for parameter in parameters},
         "required": [parameter.name for parameter in parameters if parameter.required],

@@ -57,7 +57,7 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            application = self.app
+            application: Any = self.app  # type: ignore[has-type]  # of either class
 
             async def respond(scope: Any, receive: Any, send: Any) -> None:
                 if len(self.connections) < limits.connections:

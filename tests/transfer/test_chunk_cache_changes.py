@@ -82,15 +82,16 @@ def test_other_stores_of_the_same_values(kind: str, tmp_path: Path):
     sync.create_array(tmp_path / "x", path="g/a", data=VALUES, chunks=(2, 4))
     array = sync.open_array(tmp_path / "x", path="g/a", config=TRUSTED)
     np.testing.assert_array_equal(array[...], VALUES)
-    place, path = {
-        "symbolic link": lambda: ((tmp_path / "y").symlink_to(tmp_path / "x") or tmp_path / "y", "g/a"),
-        "fsspec": lambda: (
-            stores.FsspecStore(pytest.importorskip("fsspec").filesystem("file"), str(tmp_path / "x")),
-            "g/a",
-        ),
-        "zarr-python": lambda: (pytest.importorskip("zarr").storage.LocalStore(tmp_path / "x"), "g/a"),
-        "directory": lambda: (tmp_path / "x" / "g", "a"),
-    }[kind]()
+    place: Any = tmp_path / "x"
+    if kind == "symbolic link":
+        place = tmp_path / "y"
+        place.symlink_to(tmp_path / "x")
+    elif kind == "fsspec":
+        place = stores.FsspecStore(pytest.importorskip("fsspec").filesystem("file"), str(place))
+    elif kind == "zarr-python":
+        place = pytest.importorskip("zarr").storage.LocalStore(place)
+    path = "a" if kind == "directory" else "g/a"
+    place = place / "g" if kind == "directory" else place
     sync.open_array(place, path=path, mode="r+")[...] = NEW
     np.testing.assert_array_equal(array[...], NEW)
 

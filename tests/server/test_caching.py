@@ -162,6 +162,16 @@ async def test_the_access_log_is_structured(caplog):
     assert len(told[2]["id"]) == 16
 
 
+async def test_the_access_log_has_no_secrets(caplog):
+    """Clients may pass a token in the wrong place, and addresses of stores as titiler expects them."""
+    caplog.set_level("INFO", "zarrasync.server.access")
+    async with serving({"x": b"123"}) as client:
+        await client.get(
+            "/raw/x?token=hidden&url=https%3A%2F%2Fuser%3Ahidden%40host%2Fx%3Fsig%3Dhidden&path=a%2Fb&flag"
+        )
+    assert json.loads(caplog.records[0].getMessage())["path"] == "/raw/x?token=…&url=…&path=a%2Fb&flag"
+
+
 @pytest.mark.parametrize("path", ["/info?variable=", "/edr/collections/"])
 async def test_cached_coordinates_are_limited_in_bytes(path):
     root = sync.create_group(store := {})

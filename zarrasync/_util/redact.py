@@ -59,6 +59,15 @@ def public_url(url: str) -> str:
     return "::".join(_public_part(part) if "://" in part else part for part in url.split("::"))
 
 
+def public_query(query: str) -> str:
+    """Return the query of a URL without credentials: values of parameters with such names, and of URLs that have secrets."""
+    parts = [item.partition("=") for item in query.split("&")]
+    shown = [
+        (name, equals, "…" if has_secrets({unquote(name): unquote(value)}) else value) for name, equals, value in parts
+    ]
+    return "&".join(map("".join, shown))
+
+
 def _public_part(url: str) -> str:
     """Return a single URL without its secrets. Keys of object stores may contain number signs."""
     url = _USER.sub(_without_user, url).partition("?")[0]

@@ -21,6 +21,7 @@ from zarrasync import __version__
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import reset_in_child
 from zarrasync._concurrency.offload import compute
+from zarrasync._util.redact import public_query
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
 from zarrasync.server.edr import Edr
@@ -448,7 +449,7 @@ def _request_number(request: Request) -> str:
 
 
 def _log(request: Request, facts: Mapping[str, Any]) -> None:
-    target = request.path + (f"?{request.query_string}" if request.query_string else "")
+    target = request.path + (f"?{public_query(request.query_string)}" if request.query_string else "")
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     entry = {"time": time, "method": request.method, "path": target[:2000], **facts, "client": request.client}
     trace = _TRACE.fullmatch(request.headers.get("traceparent", ""))

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._util.advice import in_terms_of
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions import CRS, Axis, meaning_of
@@ -36,6 +37,7 @@ from zarrasync.server.planes import Planes
 from zarrasync.server.projections import CRS84, crs_name, crs_of_grid_mapping, is_separable, transformed, units_per
 from zarrasync.server.pyramid import Level, Pyramid
 from zarrasync.server.query import Colours
+from zarrasync.server.responses import NEAREST
 
 _MANY = 1 << 20
 """Coordinates from which on pixels are located on another thread than the event loop."""
@@ -208,7 +210,8 @@ class Maps:
 
     async def index(self, request: MapRequest) -> tuple[int, ...]:
         """Return the positions of labels on the axes outside of the plane; by default 0."""
-        return await self._planes.index(await self._planes.pyramid(request.path), labels=dict(request.labels))
+        with in_terms_of((NEAREST, "write nearest::LABEL")):
+            return await self._planes.index(await self._planes.pyramid(request.path), labels=dict(request.labels))
 
     async def _draw(
         self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest, style: Style

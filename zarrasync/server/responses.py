@@ -44,6 +44,8 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 """Status codes of errors, with subclasses before their base classes."""
 
 
+NEAREST = "pass method='nearest'"
+"""Advice of errors in terms of Python, which some requests can follow in other terms."""
 _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
     (errors.NodeNotFoundError, "no array or group exists at that path"),
     (Forbidden, "this key is not served"),
@@ -80,10 +82,11 @@ def error_response(error: BaseException, *, is_ogc: bool = False) -> Response | 
 
 
 def public_message(error: BaseException) -> str:
-    """Return the message of an error for clients, without internal locations."""
+    """Return the message of an error for clients, without internal locations and advice in terms of Python."""
     if isinstance(error, errors.EncodingError):
         return str(error)
-    return next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), str(error))
+    own = str(error).removesuffix(f"; {NEAREST} for the nearest label")
+    return next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), own)
 
 
 def message_response(status: int, error: str, message: str) -> Response:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from zarrasync._util.advice import in_terms_of
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import CodecError, SelectionError
 from zarrasync.indexing.labels import LabelMethod, Position
@@ -19,6 +20,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.described import Described
 from zarrasync.server.limits import Unsupported
+from zarrasync.server.responses import NEAREST
 
 _METHODS = (*get_args(LabelMethod), "exact")
 _OPEN = ("..", "")
@@ -105,7 +107,8 @@ async def select(
     by_position, by_label = split_labels(text, [name for name in names if name])
     queries = {**by_label, **(labels or {})}
     try:
-        found = await positions_of(array, queries) if queries else {}
+        with in_terms_of((NEAREST, "append ~nearest") if by_label else (NEAREST, NEAREST)):
+            found = await positions_of(array, queries) if queries else {}
     except CodecError as error:
         if error.key:  # a chunk is damaged
             raise

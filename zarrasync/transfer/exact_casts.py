@@ -20,7 +20,7 @@ _TOGETHER = 1 << 20
 
 
 def _with_own_type(values: Any, dtype: np.dtype[Any]) -> Any:
-    """Return lists and foreign arrays as arrays of their own data type, because NumPy would cut their values to ``dtype``."""
+    """Return lists and foreign arrays as arrays of the data type of their values, because NumPy would cut their values to ``dtype``."""
     is_other = dtype.kind in "OT" or (dtype.kind == "V" and not is_float(dtype))
     return values if is_other else np.asanyarray(values)
 

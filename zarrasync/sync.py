@@ -1895,6 +1895,7 @@ def create_array(
         NodeTypeError: If a node above the path is an array, or a group of another format.
         ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
         MetadataError: If the data type, a codec or the fill value is invalid.
+        EncodingError: If ``dtype`` does not represent a value of ``data``. Floating-point numbers may be rounded.
         UnsupportedByFormat: If the format cannot store the array. Nothing is written in this case.
         StoreError: If the store failed.
 
@@ -2340,8 +2341,7 @@ def ingest(
         region: The part of the array to write, as a tuple of slices. Default: the whole array.
         unaligned: Whether the region may cut chunks, which another process may be writing: ``"safe"``: if the store
             supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
-        verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
-            unless the source has a data type and the options specify another one.
+        verify: Read all values back and compare them.
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.
@@ -2361,7 +2361,8 @@ def ingest(
             chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
-        EncodingError: If numbers of the requested data type stand for other values, by the attribute ``_Unsigned``.
+        EncodingError: If the array's data type does not represent a value, other than by rounding floating-point numbers,
+            or numbers of it stand for other values, by the attribute ``_Unsigned``. Blocks without such values are stored.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
         ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.

@@ -111,6 +111,18 @@ async def test_values_that_do_not_fit(api: Api, values: np.ndarray, dtype: str, 
     assert list(store) == ["zarr.json"]
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize(("values", "dtype", "message"), CHANGED)
+async def test_data_of_new_arrays_that_do_not_fit(api: Api, values: np.ndarray, dtype: str, message: str):
+    store: dict[str, bytes] = {}
+    with pytest.raises(EncodingError, match=message):
+        await api(api.create_array(store, data=values, dtype=dtype))
+    assert not store
+    group = await api(api.create_group(store))
+    with pytest.raises(EncodingError, match=message):
+        await api(group.create_array("a", data=values, dtype=dtype))
+
+
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [

@@ -17,7 +17,7 @@ import pytest
 
 import zarrasync as za
 from zarrasync import config, stores, sync
-from zarrasync.errors import NodeExistsError, ShapeError, StoreError
+from zarrasync.errors import EncodingError, NodeExistsError, ShapeError, StoreError
 
 da = pytest.importorskip("dask.array")
 
@@ -333,6 +333,11 @@ def test_another_type_than_the_sources(tmp_path: Path):
     to_zarr(da.arange(10, chunks=5), tmp_path / "x", dtype="f4")
     found = sync.open_array(tmp_path / "x")
     assert (found.dtype, found[...].tolist()) == (np.dtype("f4"), list(range(10)))
+    masked = da.ma.masked_equal(da.from_array(np.array([1, 300, 400]), chunks=2), 300)
+    with pytest.raises(EncodingError, match=r"the value 400 at index 2 cannot be stored as uint8"):
+        to_zarr(masked, tmp_path / "y", dtype="u1")
+    to_zarr(masked[:2], tmp_path / "z", dtype="u1", fill_value=7)
+    assert sync.open_array(tmp_path / "z")[...].tolist() == [1, 7]
 
 
 async def test_targets_of_dask_store(tmp_path: Path):

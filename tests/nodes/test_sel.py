@@ -309,7 +309,8 @@ def test_wide_integers_in_lists_with_others(dtype: str, order: int, other: Any):
     group.create_array("x", data=np.array([start, start + 1, start + 4], dtype)[::order], dimension_names=["x"])
     edge = start if other < start else start + 4
     for labels in ([other, start + 1, start + 3], [start + 1, start + 3, other], [start + 3, start + 1, float(other)]):
-        wanted = [{start + 1: start + 1, start + 3: start + 4}.get(label, edge) for label in labels]
+        nearest: dict[Any, int] = {start + 1: start + 1, start + 3: start + 4}
+        wanted = [nearest.get(label, edge) for label in labels]
         assert group.sel(x=labels, method="nearest")["x"].read().tolist() == wanted
         with pytest.raises(LabelError, match="within the tolerance"):
             group.sel(x=labels, method="nearest", tolerance=0)

@@ -344,13 +344,10 @@ class Ingestion:
             EncodingError: If the data type does not represent a value.
         """
         shape, dtype = tuple(part.stop - part.start for part in region), self._target.dtype
-        values = transfer.with_own_type(values, dtype)
-        block = transfer.as_array(values, dtype, self._target.metadata.spec.fill_value)
+        block = transfer.as_exact_array(values, dtype, self._target.metadata.spec.fill_value, origin)
         if block.shape != shape:
             message = f"the values for [{region_text(region)}] have shape {block.shape}, expected {shape}"
             raise ShapeError(message, found=block.shape, wanted=shape)
-        if isinstance(values, np.ndarray) and transfer.may_change(values.dtype, dtype):
-            block = transfer.cast_exactly(block, dtype, values, origin)
         if self._verify:
             block = transfer.cast(block, dtype)
             with self._lock:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from zarrasync import sync
+from zarrasync import sync, transfer
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.display.progress import ignore_progress
@@ -135,7 +135,10 @@ class WriteTarget:
 
         Raises:
             RuntimeError: If it is not written.
+            EncodingError: If the data type of the array does not represent a value.
         """
+        origin, fill = tuple(part.start for part in region), self.array.metadata.spec.fill_value
+        block = transfer.as_exact_array(block, self.array.dtype, fill, origin)
         with self._changed:
             if self._stopped or (self.flag is not None and self.flag.cancelled) or _is_released():
                 raise RuntimeError("the write was given up")

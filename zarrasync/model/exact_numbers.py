@@ -26,7 +26,7 @@ def changed_numbers(values: npt.NDArray[Any], result: npt.NDArray[Any]) -> npt.N
             changed |= np.asarray(has(values) & ~has(result))
         return changed
     result = np.real(result) if result.dtype.kind == "c" else result
-    with np.errstate(invalid="ignore", over="ignore"):  # infinity is no integer
+    with np.errstate(invalid="ignore", over="ignore"):  # integers have no infinity
         changed |= np.asarray(result.astype(values.dtype) != values)
     changed |= (result < 0) != (values < 0)  # integers of equal size with and without a sign
     if values.dtype.kind in "iu" and is_inexact(result.dtype):

@@ -344,8 +344,13 @@ async def plan_with_data(handle: NodeHandle, options: dict[str, Any]) -> tuple[A
     metadata = plan_array(handle.format, **options)
     if data is None:
         return metadata, None
-    convert = partial(transfer.as_storable, data, metadata)
+    convert = partial(_storable, data, metadata)
     return metadata, await transfer.run_conversion(convert, data, metadata.dtype.numpy, casts_numbers=True)
+
+
+def _storable(data: Any, metadata: ArrayMetadata) -> npt.NDArray[Any]:
+    exact = transfer.as_exact_array(data, metadata.dtype.numpy, metadata.spec.fill_value)
+    return transfer.as_storable(exact, metadata)
 
 
 async def create_planned_array(

@@ -326,6 +326,7 @@ async def create_array(
         NodeTypeError: If a node above the path is an array, or a group of another format.
         ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
         MetadataError: If the data type, a codec or the fill value is invalid.
+        EncodingError: If ``dtype`` does not represent a value of ``data``. Floating-point numbers may be rounded.
         UnsupportedByFormat: If the format cannot store the array. Nothing is written in this case.
         StoreError: If the store failed.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from zarrasync.transfer.chunks import Chunks, Missing
 from zarrasync.transfer.convert_values import as_array, as_storable, cast, run_conversion
-from zarrasync.transfer.exact_casts import cast_exactly, may_change, with_own_type
+from zarrasync.transfer.exact_casts import as_exact_array, may_change
 from zarrasync.transfer.read import read
 from zarrasync.transfer.write import write
 
@@ -19,12 +19,11 @@ __all__ = [
     "Chunks",
     "Missing",
     "as_array",
+    "as_exact_array",
     "as_storable",
     "cast",
-    "cast_exactly",
     "may_change",
     "read",
     "run_conversion",
-    "with_own_type",
     "write",
 ]

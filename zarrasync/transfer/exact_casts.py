@@ -13,14 +13,14 @@ from zarrasync.codecs.spec import Array
 from zarrasync.errors import EncodingError
 from zarrasync.model.exact_numbers import changed_numbers, is_inexact
 from zarrasync.model.fill_values import is_float
-from zarrasync.transfer.convert_values import cast
+from zarrasync.transfer.convert_values import as_array, cast
 
 _TOGETHER = 1 << 20
 """Elements that are compared together, because a comparison takes several times their memory."""
 
 
-def with_own_type(values: Any, dtype: np.dtype[Any]) -> Any:
-    """Return lists and foreign arrays as arrays of their own data type, because NumPy would cut their values to ``dtype``."""
+def _with_own_type(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Return lists and foreign arrays as arrays of the data type of their values, because NumPy would cut their values to ``dtype``."""
     is_other = dtype.kind in "OT" or (dtype.kind == "V" and not is_float(dtype))
     return values if is_other else np.asanyarray(values)
 
@@ -37,23 +37,26 @@ def may_change(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return source.kind in "OT" or not np.can_cast(source, target, "safe")
 
 
-def cast_exactly(array: Array, dtype: np.dtype[Any], values: Any = None, origin: Sequence[int] = ()) -> Array:
-    """Cast an array to another dtype, and check its values as ``check_cast`` does.
+def as_exact_array(values: Any, dtype: np.dtype[Any], fill: Any, origin: Sequence[int] = ()) -> Array:
+    """Convert values to an array that can be stored as a dtype without changing them; see ``check_cast``.
 
     Args:
-        array: The array.
+        values: The values. Masked elements become the fill value, and are not checked.
         dtype: The dtype.
-        values: The same values with a mask, if they have one.
-        origin: As for ``check_cast``.
+        fill: The fill value.
+        origin: The indices of the first value, for messages; by default zeros.
 
     Raises:
         CodecError: If the dtype has no such values.
-        EncodingError: As for ``check_cast``.
+        EncodingError: If it does not represent a value.
     """
-    with np.errstate(over="ignore"):  # such numbers are refused
-        result = cast(array, dtype)
-    check_cast(array if values is None else values, result, origin)
-    return result
+    values = _with_own_type(values, dtype)
+    array = as_array(values, dtype, fill)
+    if isinstance(values, np.ndarray) and may_change(values.dtype, dtype):
+        with np.errstate(over="ignore"):  # such numbers are refused
+            array = cast(array, dtype)
+        check_cast(values, array, origin)
+    return array
 
 
 def check_cast(values: Array, result: Array, origin: Sequence[int] = ()) -> None:

@@ -29,7 +29,7 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], name: str) ->
     if dtype.kind in "OT":
         return values.astype(object)
     try:
-        return transfer.cast_exactly(values, dtype)
+        return transfer.cast(transfer.as_exact_array(values, dtype, None), dtype)  # safe casts as well
     except CodecError as error:
         raise _unfit(
             f"the values of {name} do not fit the data type {dtype} of the destination: {error}; the encoding of the "

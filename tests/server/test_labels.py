@@ -224,7 +224,6 @@ async def test_labels_in_addresses_have_the_type_of_their_coordinate():
     [
         ("/api/data?path=t2m&select=lat=45.5", "append ~nearest for the nearest label"),
         ("/point/8,45?variable=t2m&sel=time=2030-01-01", "write nearest::LABEL for the nearest label"),
-        ("/edr/collections/t2m/position?coords=POINT(8%2045)&datetime=2024-02-01T12:00", "2024-03-30"),
     ],
 )
 async def test_advice_is_in_terms_of_the_request(url: str, advice: str):

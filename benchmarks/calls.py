@@ -113,7 +113,7 @@ def rows(folder: Path) -> list[Row]:
         Row("one small compressed chunk", 15, lambda: gzip[0:800]),
         Row("one element", 16, lambda: small[150]),
         Row("part of a shard", 15, lambda: shards[0:10, 0:10]),
-        Row("whole write of a chunk", 101, whole_write),
+        Row("whole write of a chunk", 102, whole_write),
         Row("partial write", 116, partial_write),
         Row("partial write of a plane", 128, partial_write_of_plane),
     ]

@@ -39,7 +39,8 @@ class Changes:
 
     def add(self) -> None:
         """Count a change of values in the node. To be called after the change."""
-        _add(self._slots[0])
+        with _lock:
+            _COUNTS[self._slots[0]] += 1
 
 
 def count_change(store: Store, path: str, *, below: bool = False) -> None:
@@ -48,7 +49,7 @@ def count_change(store: Store, path: str, *, below: bool = False) -> None:
     Args:
         store: The store.
         path: The path of the node.
-        below: Whether nodes below it have changed, too.
+        below: Whether nodes below it have also changed.
     """
     place = _place(store, path)
     _add(_slot(place), _slot(place[:-1]))

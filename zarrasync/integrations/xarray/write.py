@@ -169,7 +169,7 @@ def _stored_variables(arrays: Mapping[str, AsyncArray], decoded: Collection[str]
 
 
 def _with_inherited_units(variables: Mapping[Any, Variable], names: Iterable[Any]) -> dict[Any, dict[str, Any]]:
-    """Return the attributes of variables. Bounds without units have those of their coordinate, which may be decoded."""
+    """Return the attributes of variables. Bounds without units have the units of their coordinate, which may be decoded."""
     attributes = {name: {**variable.encoding, **variable.attrs} for name, variable in variables.items()}
     parents = parents_of_bounds(attributes)
     return {name: inherited_attributes(variables[name].attrs, attributes.get(parents.get(name, ""))) for name in names}

@@ -258,7 +258,7 @@ def test_there_is_one_lease():
     assert users_of(r"[( ]Lease\)", "nodes", "bulk", "integrations", "stores") == {
         "stores.leases",
         "bulk.jobs.claim",
-        "bulk.jobs.runs",
+        "bulk.jobs.fencing",
         "integrations.xarray.claims",
     }
 

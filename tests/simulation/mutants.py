@@ -212,7 +212,7 @@ MUTANTS = [
     Mutant(
         "chunks that are not stored count as ingested",
         "ingestions",
-        "bulk/blocks.py",
+        "bulk/block_writer.py",
         "        is_stored = self.plan.is_stored(region)",
         "        is_stored = self.plan.is_stored(region) or bool(self.report.skipped)",
     ),

@@ -16,7 +16,7 @@ from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
-from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.block_writer import write_blocks
 from zarrasync.bulk.files.ingestion import run_ingestion
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.journal import FILE, change_sources, read_sources

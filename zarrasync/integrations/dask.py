@@ -20,7 +20,7 @@ from dask.delayed import delayed
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.blocks import for_job
+from zarrasync.bulk.block_writer import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import resolve_corners

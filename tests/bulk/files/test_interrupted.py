@@ -27,7 +27,7 @@ from zarrasync import config, stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.running.tasks import FileWorkers
 from zarrasync.bulk.jobs import claim as claims
-from zarrasync.bulk.jobs.runs import Run
+from zarrasync.bulk.jobs.fencing import TaskLease
 from zarrasync.bulk.reports import FilesReport
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError, ZarrError
@@ -139,7 +139,7 @@ def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
         two.acquire(60)
         taken.set()
 
-    with Run(store, token):
+    with TaskLease(store, token):
         one.restore()
         thread = threading.Thread(target=take_over)
         thread.start()
@@ -148,7 +148,7 @@ def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
         assert not taken.wait(0.6)  # it looks four times a second
     thread.join(60)
     assert taken.is_set()
-    with pytest.raises(WriteConflictError, match="another process continues it"), Run(store, token):
+    with pytest.raises(WriteConflictError, match="another process continues it"), TaskLease(store, token):
         pass
     two.release()
     assert names(tmp_path) == []

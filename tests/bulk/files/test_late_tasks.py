@@ -13,7 +13,7 @@ import pytest
 from tests.support.api import Api
 from zarrasync import stores
 from zarrasync.bulk.jobs.claim import Claim
-from zarrasync.bulk.jobs.runs import Run
+from zarrasync.bulk.jobs.fencing import TaskLease
 from zarrasync.errors import WriteConflictError
 
 pytest.importorskip("xarray")
@@ -91,7 +91,7 @@ def test_a_run_that_others_consider_as_ended(tmp_path: Path, *, is_known: bool):
     claim.acquire(0)
     token = claim.token()
     assert token is not None
-    with Run(store, token) as run, pytest.raises(WriteConflictError, match="this process was suspended"):
+    with TaskLease(store, token) as run, pytest.raises(WriteConflictError, match="this process was suspended"):
         (note,) = tmp_path.glob(".ingest/run-*")
         note.unlink()
         claim.release()

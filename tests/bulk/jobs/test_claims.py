@@ -18,8 +18,8 @@ from zarrasync import Layout, stores
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag, raise_if_cancelled
 from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.fencing import TaskLease
 from zarrasync.bulk.jobs.plan_location import PlanLocation
-from zarrasync.bulk.jobs.runs import Run
 from zarrasync.errors import StoreError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import Entry, Lease
@@ -100,7 +100,7 @@ async def test_a_call_that_waits_for_tasks_of_a_job_that_was_killed():
     memory = stores.MemoryStore()
     dest, claim = Distant(memory), Claim(memory, "")
     await asyncio.to_thread(claim.acquire, 0)
-    with Run(memory, claim.token()):
+    with TaskLease(memory, claim.token()):
         await asyncio.to_thread(claim.restore)
         await cancel_while_waiting(copy_to(dest), dest)
     await asyncio.wait_for(copy_to(dest), 30)
@@ -158,7 +158,7 @@ def test_a_task_that_is_cancelled_leaves_no_note(store: Store):
     permission = claim.token()
     token = CALL_FLAG.set(flag)
     try:
-        with pytest.raises(CancelledError), Run(store, permission):
+        with pytest.raises(CancelledError), TaskLease(store, permission):
             assert len(keys(store)) == 2
             flag.cancel()
             raise_if_cancelled()

@@ -17,7 +17,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.block_plan import memory_limit
-from zarrasync.bulk.blocks import Ingestion
+from zarrasync.bulk.block_writer import BlockWriter
 from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
 from zarrasync.bulk.jobs.verification import compare_arrays
 from zarrasync.bulk.jobs.workers import Workers
@@ -131,13 +131,13 @@ class ArrayCopy:
         source, target, workers = self.source, self.target, self.workers
         values = source_of(source if self.part is None else source.view[(*self.part, ...)], {})
         values.chunks = source.chunks
-        ingestion = Ingestion(values, target, self.region, chosen=chosen)
+        writer = BlockWriter(values, target, self.region, chosen=chosen)
         if workers.is_local:
-            return await ingestion.run(progress, resume=self.resume, is_new=self.is_new)
-        regions = await ingestion.remaining(progress, resume=self.resume, processes=workers.count)
+            return await writer.run(progress, resume=self.resume, is_new=self.is_new)
+        regions = await writer.remaining(progress, resume=self.resume, processes=workers.count)
         copy = partial(_copy_regions, source, target, self.is_new)
-        add_reports(ingestion.report, await workers.share(copy, regions, progress, source.store, target.store))
-        return ingestion.report
+        add_reports(writer.report, await workers.share(copy, regions, progress, source.store, target.store))
+        return writer.report
 
     def _intermediate_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the chunk shape of the intermediate array, or ``None`` to copy in one stage.
@@ -199,7 +199,7 @@ async def _copy_regions(
     source: AsyncArray, target: AsyncArray, is_new: bool, regions: Iterable[Region], progress: Progress
 ) -> IngestReport:
     """Copy some regions in another process."""
-    return await Ingestion(source_of(source, {}), target, concurrency=1).run(progress, regions=regions, is_new=is_new)
+    return await BlockWriter(source_of(source, {}), target, concurrency=1).run(progress, regions=regions, is_new=is_new)
 
 
 # ------------------------------------------------------------------ values to write

@@ -19,7 +19,7 @@ from typing import Any, Self
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import ignore_cancellation, raise_if_cancelled
 from zarrasync.bulk.jobs.claim_folder import ClaimFolder
-from zarrasync.bulk.jobs.runs import FencingToken
+from zarrasync.bulk.jobs.fencing import FencingToken
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.stores.changes import count_change

@@ -19,9 +19,9 @@ from zarrasync._util import records
 from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
+from zarrasync.bulk.jobs.fencing import FencingToken, TaskLease
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, Options, PlannedWork, Task, TaskRun, plan_with_document
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation
-from zarrasync.bulk.jobs.runs import FencingToken, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
@@ -319,7 +319,7 @@ class ClaimedWork(PlannedWork):
     def run_task(self, number: int, token: FencingToken | None, *, verify: bool) -> IngestReport:
         """Run a task in this process after the stages before, and mark it."""
         self._wait_for_stages(self.tasks[number].stage)
-        with Run(self.store.notes, token) as run:
+        with TaskLease(self.store.notes, token) as run:
             report = self.write(number, lambda nbytes: run.check(), verify=verify)
             run.mark(self.claim.folder.task_key(self.digest, number))
         return report

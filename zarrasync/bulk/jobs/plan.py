@@ -16,8 +16,8 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.fencing import FencingToken
 from zarrasync.bulk.jobs.plan_location import NodeLocation, PlanLocation, job_name
-from zarrasync.bulk.jobs.runs import FencingToken
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import measured
 from zarrasync.display.explanation import PlanExplanation

@@ -12,7 +12,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.jobs.executors import ProcessesExecutor, executor_of
-from zarrasync.bulk.jobs.runs import FencingToken, Run
+from zarrasync.bulk.jobs.fencing import FencingToken, TaskLease
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
@@ -54,7 +54,7 @@ class Workers:
 
     def __init__(self, executor: Any = None) -> None:
         self._executor = own = executor_of(executor)
-        self._run_of: Callable[[], Run] | None = None
+        self._new_lease: Callable[[], TaskLease] | None = None
         self.is_local = own is None
         self.is_on_this_machine = own is None or own.is_on_this_machine
         self.count = 1 if own is None else own.count
@@ -74,7 +74,7 @@ class Workers:
 
     def require(self, store: Store, token: FencingToken | None) -> None:
         """Let ``share`` run calls only while a permission holds, because a cluster may repeat a call after the job has ended."""
-        self._run_of = partial(Run, store, token)
+        self._new_lease = partial(TaskLease, store, token)
 
     def worth(self, nbytes: int) -> Workers:
         """Return these workers for an array of a size, or this process if sharing the work would take longer."""
@@ -186,8 +186,8 @@ class Workers:
         listed, is_blocking = list(items), all(store.blocking for store in used)
         size = -(-len(listed) // _MOST_CALLS)
         parts = [listed[start : start + size] for start in range(0, len(listed), size)] if listed else []
-        assert self._run_of is not None
-        calls = [partial(_work, work, part, self._run_of, is_blocking) for part in parts]
+        assert self._new_lease is not None
+        calls = [partial(_work, work, part, self._new_lease, is_blocking) for part in parts]
         report, send = IngestReport(), progress or ignore_progress
 
         def done(number: int, part: IngestReport) -> None:
@@ -226,9 +226,9 @@ def _cancelled(number: int) -> StoreError:
 def _work(
     work: Callable[[Sequence[T], Progress], Coroutine[Any, Any, IngestReport]],
     items: Sequence[T],
-    run_of: Callable[[], Run],
+    new_lease: Callable[[], TaskLease],
     is_blocking: bool,
 ) -> IngestReport:
     """Do work in another process."""
-    with run_of() as run:
+    with new_lease() as run:
         return bridge.run(work(items, lambda nbytes: run.check()), blocking=is_blocking)

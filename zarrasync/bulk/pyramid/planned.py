@@ -16,7 +16,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import compute
 from zarrasync._util.records import TRANSIENT
-from zarrasync.bulk.blocks import Ingestion
+from zarrasync.bulk.block_writer import BlockWriter
 from zarrasync.bulk.copy.values import ArrayCopy
 from zarrasync.bulk.jobs.boxes import Box, Output, finer_region, make_tasks
 from zarrasync.bulk.jobs.claim import Claim
@@ -229,7 +229,7 @@ class Reduction:
             asynchronous=not is_blocking,
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
-        return await Ingestion(source, self.target, chosen=chosen.keys()).run(progress, is_new=is_new, verify=verify)
+        return await BlockWriter(source, self.target, chosen=chosen.keys()).run(progress, is_new=is_new, verify=verify)
 
     async def _read(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
         """Return the values of a region of the level. The level before is read part by part.

@@ -12,7 +12,7 @@ from xarray.backends.api import DATAARRAY_NAME
 
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
-from zarrasync.bulk.blocks import for_job, write_blocks
+from zarrasync.bulk.block_writer import for_job, write_blocks
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.formats import Format
@@ -97,7 +97,7 @@ class WriteRequest:
 
 
 @dataclass(frozen=True)
-class Target:
+class VariableTarget:
     """Values of a variable, and their places.
 
     Attributes:
@@ -115,7 +115,7 @@ class Target:
     @classmethod
     def of(
         cls, name: str, plan: VariablePlan, array: AsyncArray, region: Region | None, unaligned: Unaligned
-    ) -> Target:
+    ) -> VariableTarget:
         """Return the target for an array and the treatment of chunks that are written in part."""
         return cls(name, plan, for_job(array, unaligned, plan.write_empty_chunks), region)
 
@@ -171,7 +171,7 @@ class WriteJob:
     is_new: bool
     is_empty: bool = False
     plans: list[VariablePlan] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
+    targets: list[VariableTarget] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
     claim: AppendClaim | None = None
     placement: Placement | None = None

@@ -18,7 +18,7 @@ from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.xarray.claims import AppendClaim, Placement, Unfinished, place_rows
 from zarrasync.integrations.xarray.encode import encoding_of
-from zarrasync.integrations.xarray.job import Target, WriteJob
+from zarrasync.integrations.xarray.job import VariableTarget, WriteJob
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import give_back_rows, reserve_rows
@@ -49,11 +49,11 @@ async def extend_arrays(job: WriteJob) -> None:
     await gather_all([partial(_reserve_rows, job, plan) for plan in others])
 
 
-def targets_of(plan: VariablePlan, job: WriteJob) -> list[Target]:
+def targets_of(plan: VariablePlan, job: WriteJob) -> list[VariableTarget]:
     """Return where the values of a variable are written. Rows that are written to several places are several targets."""
     name, array = join(job.path, plan.name), job.arrays[plan.name]
     if not plan.updates or not _appends(plan, job):
-        return [Target.of(name, plan, array, _region_of(plan, job.region or {}), job.unaligned)]
+        return [VariableTarget.of(name, plan, array, _region_of(plan, job.region or {}), job.unaligned)]
     assert job.placement is not None
     dim, targets = str(job.request.append_dim), []
     for rows, places in job.placement.runs():
@@ -61,7 +61,7 @@ def targets_of(plan: VariablePlan, job: WriteJob) -> list[Target]:
         part = plan if is_whole else replace(plan, encoded=plan.encoded.isel({dim: rows}))
         is_reserved = places.start >= job.placement.start
         unaligned = job.unaligned if is_reserved else job.request.unaligned
-        targets.append(Target.of(name, part, array, _region_of(plan, {dim: places}), unaligned))
+        targets.append(VariableTarget.of(name, part, array, _region_of(plan, {dim: places}), unaligned))
     return targets
 
 

@@ -26,7 +26,7 @@ from zarrasync.formats import Format
 from zarrasync.indexing.regions import resolve_corners
 from zarrasync.integrations.dask_targets import current_cluster, is_dask_array, seceded
 from zarrasync.integrations.xarray.groups import root_alone
-from zarrasync.integrations.xarray.job import Target, WriteJob, WriteRequest
+from zarrasync.integrations.xarray.job import VariableTarget, WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import plan_array
@@ -87,7 +87,9 @@ async def write_values(jobs: Sequence[WriteJob]) -> Any:
     return report if request.options.compute else _write_later([t for t in targets if t.is_lazy], request, report)
 
 
-async def _write_now(targets: Sequence[Target], request: WriteRequest, progress: Progress) -> dict[str, IngestReport]:
+async def _write_now(
+    targets: Sequence[VariableTarget], request: WriteRequest, progress: Progress
+) -> dict[str, IngestReport]:
     """Write all values concurrently, dask arrays in one computation.
 
     If blocks are not aligned to chunks and dask would need more than the memory budget, regions are computed one by
@@ -95,7 +97,7 @@ async def _write_now(targets: Sequence[Target], request: WriteRequest, progress:
     """
     reports: dict[str, IngestReport] = {}
     one_by_one = [target for target in targets if not target.is_lazy]
-    together: list[tuple[Target, Any]] = []
+    together: list[tuple[VariableTarget, Any]] = []
     if lazy := [target for target in targets if target.is_lazy]:
         budget = settings.resolve(request.config).memory_budget
         on_cluster = await compute(current_cluster) is not None  # on a thread: dask's client may run on this loop
@@ -106,7 +108,7 @@ async def _write_now(targets: Sequence[Target], request: WriteRequest, progress:
             else:
                 one_by_one.append(target)
 
-    async def write_one(target: Target) -> None:
+    async def write_one(target: VariableTarget) -> None:
         _add_report(reports, target.name, await target.write(verify=request.verify, progress=progress))
 
     async def write_dask() -> None:
@@ -135,7 +137,7 @@ def _add_report(reports: dict[str, IngestReport], name: str, report: IngestRepor
         reports[name] = report
 
 
-def _dask_write(target: Target) -> Any:
+def _dask_write(target: VariableTarget) -> Any:
     from zarrasync.integrations.dask_write import DaskWrite
 
     array, source = target.array, target.plan.encoded
@@ -144,7 +146,7 @@ def _dask_write(target: Target) -> Any:
     return DaskWrite(source.data, array, start)
 
 
-def _with_whole_chunks(write: Any, target: Target, request: WriteRequest) -> Any:
+def _with_whole_chunks(write: Any, target: VariableTarget, request: WriteRequest) -> Any:
     """Return a write of dask blocks that share no chunks, or raise an error if they do and must not be rechunked."""
     if request.options.align_chunks:
         return write.aligned()
@@ -170,7 +172,7 @@ class CompletedWrite:
         return self.report
 
 
-def _write_later(targets: Sequence[Target], request: WriteRequest, report: WriteReport) -> Any:
+def _write_later(targets: Sequence[VariableTarget], request: WriteRequest, report: WriteReport) -> Any:
     """Return a dask object that writes variables when it is computed, on any scheduler, and returns a report.
 
     Args:
@@ -301,7 +303,7 @@ class DatasetWork(CopyWork):
     ) -> IngestReport:
         report = IngestReport()
         for box in boxes:
-            target = Target.of(box.array, self._cut(box), self.array_of(box.array), box.region, "allow")
+            target = VariableTarget.of(box.array, self._cut(box), self.array_of(box.array), box.region, "allow")
             add_reports(report, await target.write(verify=verify, progress=progress, is_hidden=True))
         return report
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.block_writer import write_blocks
 from zarrasync.bulk.files.planning.comparison import Comparison, check_sign, is_equal, way_without
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.target import Target, read_constant

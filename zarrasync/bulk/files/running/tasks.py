@@ -18,14 +18,14 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.semaphores import FifoSemaphore, Held
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
-from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.block_writer import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_times, convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim_folder import KEPT
-from zarrasync.bulk.jobs.runs import FencingToken, Run
+from zarrasync.bulk.jobs.fencing import FencingToken, TaskLease
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import FilesReport, add_reports
 from zarrasync.bulk.scratch_folders import remove_abandoned_folders
@@ -92,7 +92,7 @@ class TaskRunner:
         """
         report = FilesReport()
         notes = self.store.notes
-        with Run(notes, token) as run, self.files.prepared(self._used(part)):
+        with TaskLease(notes, token) as run, self.files.prepared(self._used(part)):
 
             def written(nbytes: int) -> None:
                 run.check()

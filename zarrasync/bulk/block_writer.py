@@ -68,13 +68,13 @@ async def write_blocks(
     Args:
         source: The source.
         target: The array, in a ``CountingStore``.
-        region: As for ``Ingestion``.
-        unaligned: As for ``Ingestion``.
-        resume: As for ``Ingestion.run``.
-        is_new: As for ``Ingestion.run``.
-        is_hidden: As for ``Ingestion.run``.
-        verify: As for ``Ingestion.run``.
-        concurrency: As for ``Ingestion``.
+        region: As for ``BlockWriter``.
+        unaligned: As for ``BlockWriter``.
+        resume: As for ``BlockWriter.run``.
+        is_new: As for ``BlockWriter.run``.
+        is_hidden: As for ``BlockWriter.run``.
+        verify: As for ``BlockWriter.run``.
+        concurrency: As for ``BlockWriter``.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
             its last call, or a ``Monitor``.
 
@@ -83,11 +83,11 @@ async def write_blocks(
     """
     counting = target.store
     assert isinstance(counting, CountingStore)
-    ingestion = Ingestion(source, target, region, unaligned, concurrency)
-    report, rows = ingestion.report, source.shape[0] if source.shape else 0
+    writer = BlockWriter(source, target, region, unaligned, concurrency)
+    report, rows = writer.report, source.shape[0] if source.shape else 0
     name = target.name if target.path else job_name(counting, "")
-    with measured(report, progress, ingestion.plan.nbytes, f"ingest {name}", rows) as advance:
-        await ingestion.run(advance, resume=resume, is_new=is_new, is_hidden=is_hidden, verify=verify)
+    with measured(report, progress, writer.plan.nbytes, f"ingest {name}", rows) as advance:
+        await writer.run(advance, resume=resume, is_new=is_new, is_hidden=is_hidden, verify=verify)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests
     return report
@@ -101,7 +101,7 @@ def for_job(array: AsyncArray, unaligned: Unaligned, write_empty_chunks: bool | 
     return with_handle(array, replace(handle, store=CountingStore(handle.store), config=config))
 
 
-class Ingestion:
+class BlockWriter:
     """Writes one source into one array.
 
     Args:

@@ -1,4 +1,4 @@
-"""Runs of tasks outside of the process that has the claim: on other processes, on clusters, or by other schedulers.
+"""Fencing: permissions to run tasks of a job, and leases of the processes that run them without the claim.
 
 A run leaves a note next to the claim while it writes, and renews it like a claim. A process that takes the claim over, or
 publishes a result, waits until all runs have ended. So no task of an earlier job writes after that, even if it continues
@@ -31,7 +31,7 @@ class FencingToken:
     id: str
 
 
-class Run(Lease):
+class TaskLease(Lease):
     """A run of tasks: a context in which no other process takes over the job.
 
     Args:

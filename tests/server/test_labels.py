@@ -185,6 +185,7 @@ async def test_points_along_other_axes(oracle: Any):
             await service.read_points("t2m", {"time": days, "lon": [1, 2]})
 
 
+@pytest.mark.servers
 async def test_labels_in_addresses_have_the_type_of_their_coordinate():
     """Digits are a number, a string, or a year."""
     root = sync.create_group(store := {})

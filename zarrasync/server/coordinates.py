@@ -17,7 +17,7 @@ from zarrasync.display.values import Column
 from zarrasync.errors import ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis, axes_of
-from zarrasync.metadata.conventions.meaning import HORIZONTAL, is_latitude, is_longitude, role_of
+from zarrasync.metadata.conventions.meaning import HORIZONTAL, role_of, unit_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader
@@ -91,7 +91,12 @@ def axis_facts(number: int, axis: Axis, size: int, *, with_labels: bool = True) 
         size: The number of its elements.
         with_labels: Whether to return all labels, instead of the first and the last one.
     """
-    body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": _unit(axis), "kind": axis.kind}
+    body: dict[str, Any] = {
+        "name": axis.name or f"axis {number}",
+        "size": size,
+        "unit": unit_of(axis),
+        "kind": axis.kind,
+    }
     if axis.has_coordinates or (axis.step is not None and axis.unit):
         body |= {"step": axis.step, "origin": axis.origin}
     if NOTE in axis.attributes:
@@ -99,16 +104,6 @@ def axis_facts(number: int, axis: Axis, size: int, *, with_labels: bool = True) 
     if axis.labels:
         body["labels"] = list(axis.labels if with_labels else axis.labels[:: max(len(axis.labels) - 1, 1)])
     return body
-
-
-def _unit(axis: Axis) -> str:
-    """Return the unit of an axis, which is degrees for names such as ``lat`` and ``longitude`` without a unit."""
-    if axis.unit or axis.name is None:
-        return axis.unit
-    for has_degrees, unit in ((is_latitude, "degrees_north"), (is_longitude, "degrees_east")):
-        if has_degrees("", axis.attributes, axis.name):
-            return unit
-    return ""
 
 
 async def stored_coordinate(described: Described, group: str, name: str, size: int) -> AsyncArray | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +150,8 @@ async def test_times_that_the_destination_cannot_represent(
     assert stored(store) == [1, 2]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
-def test_units_of_each_file_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int):
-    monkeypatch.setattr("zarrasync.bulk.jobs.executors._START_METHOD", "fork")  # which takes less time
+def test_units_of_each_file_in_other_processes(tmp_path: Path, processes: int):
     units = [FIRST, SECOND, FIRST, SECOND]
     paths = [write(tmp_path / "nc", n, np.array([n], "i4"), unit, width=40) for n, unit in enumerate(units)]
     options: dict[str, Any] = {"chunks": {"time": 1}, "executor": processes, "verify": True}

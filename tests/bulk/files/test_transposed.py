@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
@@ -60,12 +59,10 @@ async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, size: int
         await api(api.ingest(chosen[-1:], store, region="auto", **options))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("is_row", [False, True])
 @pytest.mark.parametrize("where", [pytest.param("processes", marks=pytest.mark.processes), "executor"])
-def test_square_variables_in_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_row: bool):
+def test_square_variables_in_several_tasks(tmp_path: Path, where: str, is_row: bool):
     """The transposed values of a square have the right shape, so only the values show an axis in the wrong place."""
-    monkeypatch.setattr("zarrasync.bulk.jobs.executors._START_METHOD", "fork")  # which takes less time
     values = np.random.default_rng(1).random((6, 30, 30))
     for number, row in enumerate(values):
         dataset = xr.Dataset({"t": (("y", "x"), row)})

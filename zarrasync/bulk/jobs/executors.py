@@ -25,8 +25,6 @@ from zarrasync.errors import UnsupportedOperation
 Call = Callable[[], Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 _log = logging.getLogger(__name__)
-_START_METHOD = "spawn"
-"""How processes of this machine start. Forked ones would inherit locks that threads of this process hold."""
 
 
 class JobExecutor:
@@ -146,7 +144,7 @@ class ProcessesExecutor(JobExecutor):
 
     def _submit(self, call: Call) -> Future[Any]:
         if self._pool is None:
-            context = multiprocessing.get_context(_START_METHOD)
+            context = multiprocessing.get_context("spawn")  # a fork has the locks that threads of this process hold
             self._pool = ProcessPoolExecutor(self.count, context, _end_with_parent)
         try:
             return self._pool.submit(call)

@@ -286,6 +286,16 @@ def is_geographic(rows: Axis, columns: Axis) -> bool:
     )
 
 
+def unit_of(axis: Axis) -> str:
+    """Return the unit of an axis, which is degrees for names such as ``lat`` and ``longitude`` without a unit."""
+    if axis.unit or axis.name is None:
+        return axis.unit
+    for has_degrees, unit in ((is_latitude, "degrees_north"), (is_longitude, "degrees_east")):
+        if has_degrees("", axis.attributes, axis.name):
+            return unit
+    return ""
+
+
 def _is(kind: str, unit: str, attributes: Mapping[str, Any], name: str) -> bool:
     standard_name = attributes.get("standard_name")
     if standard_name is not None:

@@ -88,11 +88,9 @@ class ChunkReader:
         finish = partial(self._rendered, chunks.metadata.chain.spec.scalar, render)
         if self.cache.suits(chunks, transform) and not chunks.unproven:
             result = await self.compute(partial(finish, await self.cache.read(chunks, transform, fields_of(view))))
-        elif (
-            chunks.store.blocking
-        ):  # the thread that reads the values also renders them, while a cache of its core has them
+        elif chunks.store.blocking:
 
-            async def read_and_render() -> T | _Unwritten:
+            async def read_and_render() -> T | _Unwritten:  # on one thread, while a cache of its core has the values
                 return finish(np.asarray(await view.read()))
 
             result = await run_in_worker(read_and_render, computing=chunks.store.is_local)

@@ -42,6 +42,8 @@ def odd() -> dict[str, bytes]:
     }
     for name, values in arrays.items():
         root.create_array(name, data=values, dimension_names=["t", "y", "x"][-values.ndim :])
+    flags = {"flag_values": [0, 1, 2], "flag_meanings": "clear cloud snow"}
+    root.create_array("flags", data=(plane % 3).astype("u1"), dimension_names=["y", "x"], attributes=flags)
     root.create_array("text", shape=(), dtype=str)[...] = "hello"
     x = {"units": "m", "standard_name": "projection_x_coordinate"}
     root.create_array("utm/t2m", data=plane.astype("f4"), dimension_names=["y", "x"])
@@ -85,6 +87,13 @@ async def test_the_colour_bar_has_room_for_its_numbers(page, url):
     await opened(page, url, "large")
     low, high = [int(await page.locator(f"#{name}").input_value()) for name in ("low", "high")]
     assert LARGE <= low < high < LARGE + 600
+
+
+async def test_flags_have_no_mean(page, url):
+    await opened(page, url, "flags")
+    await expect(page.locator("#histogram figcaption")).to_have_text("0 to 2")
+    await opened(page, url, "tiny")
+    await expect(page.locator("#histogram figcaption")).to_contain_text("mean")
 
 
 async def test_the_marks_of_a_logarithmic_scale_are_round(page, url):

@@ -516,7 +516,8 @@ const histogram = latest(async (signal) => {
   const share = stats.count < stats.total ? ` (sample of ${stats.count.toLocaleString("en")})` : "";
   const missing = stats.invalid ? `, ${stats.invalid.toLocaleString("en")} missing` : "";
   const mean = stats.dates?.mean ?? withUnit(trimmed(stats.mean), stats.unit);
-  byId("histogram").querySelector("figcaption").textContent = stats.mean === null ? "no values" : `mean ${mean}, σ ${trimmed(stats.std)}${missing}${share}`;
+  const average = state.view.is_labels ? `${trimmed(stats.low)} to ${trimmed(stats.high)}` : `mean ${mean}, σ ${trimmed(stats.std)}`; // codes have no mean
+  byId("histogram").querySelector("figcaption").textContent = stats.mean === null ? "no values" : `${average}${missing}${share}`;
   const [low, high] = byId("scale").children;
   const digits = digitsFor(stats.low, stats.high);
   low.textContent = trimmed(stats.low, digits);

@@ -113,6 +113,18 @@ async def test_other_chunks_and_compressors(api: Api, options: Any, chunks: Any,
         assert len(found.compressors) == (options["compressors"] is not None)
 
 
+async def test_the_report_names_all_arrays(api: Api):
+    group = sync.create_group(source := {})
+    for name, shape in {"empty": (0, 5), "scalar": (), "vector": (6,)}.items():
+        group.create_array(name, data=np.ones(shape))
+    report = await api(api.copy(source, {}))
+    assert {name: member.nbytes for name, member in report.members.items()} == {
+        "/empty": 0,
+        "/scalar": 8,
+        "/vector": 48,
+    }
+
+
 async def test_names_of_axes_live_where_the_format_has_room(api: Api):
     one: dict[str, bytes] = {}
     old: dict[str, bytes] = {}

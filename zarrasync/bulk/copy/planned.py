@@ -159,6 +159,8 @@ class CopyWork(ClaimedWork):
         report: CopyReport = call.report or self.new_result()
         if call.report is None:
             report.copied, report.nbytes = len(self.tasks), sum(task.nbytes for task in self.tasks)
+        for path in self.arrays:  # also those without elements, which no task writes
+            report.members.setdefault(self.array_of(path).name, IngestReport())
         if not call.is_shown:
             await create_copies(self.target, self.planned, resume=call.has_begun, at_once=True)
         await self._publish_rest(report, resume=call.resume or call.report is None, verify=verify)

@@ -513,6 +513,7 @@ ELSEWHERE = {
     "with path=… for a '|'": "tests/stores/test_pipelines.py",
     "or raise config.request_timeout": "depends on a server",
     "with config.unaligned='allow'": "tests/stores/cloud/test_unconditional.py",
+    "pass convention={}, or dest": "tests/bulk/test_pyramid.py",
     "pass method='nearest'": "tests/nodes/test_sel.py",
     "make the store of zarr-python with read_only=False": "tests/interop/test_zarr_python_objects.py",
 }

@@ -366,6 +366,22 @@ async def test_other_parameters_need_overwrite(api: Api, change):
     assert {key: bytes(value) for key, value in store.items()} == {key: bytes(value) for key, value in fresh.items()}
 
 
+@pytest.mark.parametrize("convention", ["ome", "zarr-conventions"])
+async def test_levels_that_another_convention_describes_stay(api: Api, convention: Any):
+    """Its description would name levels that are erased."""
+    options: dict[str, Any] = {"levels": 3, "overwrite": True}
+    write(store := {})
+    await api(api.pyramid(store, levels=4, convention=convention))
+    before = dict(store)
+    (other,) = {"ome", "zarr-conventions"} - {convention}
+    with pytest.raises(MetadataError, match=f"pass convention='{convention}', or dest"):
+        await api(api.pyramid(store, convention=other, **options))
+    assert store == before
+    await api(api.pyramid(store, convention=convention, **options))
+    await api(api.pyramid(store, dest=(dest := {}), convention=other, **options))
+    assert sync.open_array(dest, path="2").shape == sync.open_array(store, path="2").shape
+
+
 def test_changed_values_need_overwrite():
     store: dict[str, bytes] = {}
     array = write(store)

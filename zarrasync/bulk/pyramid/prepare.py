@@ -122,9 +122,17 @@ class Pyramid:
             Notes about deviations that the group has already.
 
         Raises:
-            MetadataError: If the axes or the chunk keys are not those that OME-Zarr allows.
+            MetadataError: If the axes or the chunk keys are not those that OME-Zarr allows, or another convention describes the
+                levels to replace.
         """
         before, planned = meaning_of(self.group.metadata), self._meaning()
+        is_ome = any(title.startswith("OME-Zarr") for title in before.titles)
+        if self.request.overwrite and before.levels and is_ome == self.is_geo:
+            other = "ome" if is_ome else "zarr-conventions"
+            raise MetadataError(
+                f"the group {self.group.name} describes its levels in another convention, which would not describe the new ones; "
+                f"pass convention={other!r}, or dest for a new group"
+            )
         present, array = {violation.location for violation in before.violations}, self.source.array
         for violation in self._errors(present):
             ways = ["axes with other names"] if 2 <= array.ndim <= 5 else []  # as OME-Zarr has

@@ -27,7 +27,7 @@ def encoding_of(dtype: str, missing: Any = None, **attributes: Any) -> CFEncodin
 
 def expected_of(cell: list[Any], method: str, missing: Any, dtype: np.dtype[Any]) -> Any:
     """Return the reduced value of the elements of a cell, in row-major order."""
-    present = [value for value in cell if value == value and (missing is None or value != missing)]  # noqa: PLR0124  # NaN
+    present = [value for value in cell if value == value and (missing is None or value != missing)]  # NaN
     if not present:
         return math.nan if missing is None or method == "nearest" else missing
     if method == "mode":

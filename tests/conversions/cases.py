@@ -48,7 +48,7 @@ def _days(*numbers: float, calendar: str = "") -> npt.NDArray[Any]:
     if calendar:
         start = cftime.datetime(2024, 2, 28, calendar=calendar)
         return np.array([start + np.timedelta64(int(day), "D").astype(object) for day in numbers], object)
-    hours = np.array([0 if day != day else round(day * 24) for day in numbers], "m8[h]")  # noqa: PLR0124
+    hours = np.array([0 if day != day else round(day * 24) for day in numbers], "m8[h]")
     dates = np.datetime64("2024-02-28", "ns") + hours
     dates[np.isnan(np.asarray(numbers, float))] = NAT
     return dates

@@ -50,7 +50,7 @@ def difference(found: Values, expected: Values) -> str:
     if expected.dtype.kind in "fciu":
         is_same = np.isclose(found, expected, rtol=1e-6, atol=0, equal_nan=True)
     else:
-        is_same = (found == expected) | ((found != found) & (expected != expected))  # noqa: PLR0124  # NaT
+        is_same = (found == expected) | ((found != found) & (expected != expected))  # NaT
     return "" if is_same.all() else f"{found[~is_same][0]!r}, expected {expected[~is_same][0]!r}"
 
 
@@ -177,7 +177,7 @@ def _numbers(case: Case) -> Values:
     values = spread(case.values)
     if values.dtype.kind not in "MO":
         return values.astype(float)
-    missing = values != values  # noqa: PLR0124  # NaT
+    missing = values != values  # NaT
     return np.where(missing, np.nan, spread(case.stored).astype(float))
 
 
@@ -201,7 +201,7 @@ def _expected_text(case: Case) -> Values:
     """Return values in the form that JSON represents them in."""
 
     def text(value: Any) -> Any:
-        if value is None or value != value:  # noqa: PLR0124  # NaN, NaT
+        if value is None or value != value:  # NaN, NaT
             return None
         if isinstance(value, float | np.floating) and np.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"

@@ -76,7 +76,7 @@ def draw_label(draw: Any, values: np.ndarray, *, is_new: bool) -> Any:
     """Return a label that exists, or, if `is_new`, another one."""
     value = values[draw(st.integers(0, len(values) - 1))]
     if values.dtype.kind in "OM" and not isinstance(value, str):
-        if value != value:  # noqa: PLR0124  # NaT
+        if value != value:  # NaT
             return "1990"
         if draw(st.booleans()):
             return text_of(value, draw(st.sampled_from([4, 7, 10, 13, 19])))
@@ -112,7 +112,7 @@ def cases(draw: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], An
             )
             labels[name] = slice(start, stop, draw(st.sampled_from([None, None, 2, -1])))
     scalars = [item for label in labels.values() for item in (label if isinstance(label, list) else [label])]
-    has_missing = any(label != label for label in scalars if isinstance(label, float))  # noqa: PLR0124
+    has_missing = any(label != label for label in scalars if isinstance(label, float))
     options = {} if method is None or has_missing else {"method": method}  # nothing is near NaN
     if options and draw(st.booleans()):
         options["tolerance"] = {

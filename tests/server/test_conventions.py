@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
-from aiohttp import web
 from PIL import Image
 
 from tests.support.conventions import geo_attributes, write_ome_image
-from tests.support.server_client import serving
+from tests.support.server_client import running, serving
 from zarrasync import sync
 from zarrasync.server import create_app
 
@@ -140,29 +139,23 @@ async def test_levels_that_are_groups():
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_viewer():
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-    runner = web.AppRunner(create_app(image_with_labels("0.5")), access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with playwright.async_playwright() as driver:
-            browser = await driver.chromium.launch(executable_path=CHROMIUM)
-            page = await (await browser.new_context(viewport={"width": 1100, "height": 800})).new_page()
-            await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/#path=&at=32,48,8")
-            await page.locator("#canvas[aria-busy=false]").wait_for()
-            assert await page.locator("#bar").inner_text() == "5 µm"
-            assert (await page.locator("#bar").bounding_box())["width"] == pytest.approx(80, abs=4)
-            await page.locator("#labels").select_option("labels/cells")
-            await page.wait_for_url("**labels=labels*")
-            await page.locator("#canvas[aria-busy=false]").wait_for()
-            tiles = [url for url in await page.evaluate("[...zarrasync.plane.tiles.keys()]") if "cmap=labels" in url]
-            assert tiles
-            box = await page.locator("#canvas").bounding_box()
-            await page.mouse.move(box["x"] + box["width"] / 2 + 4, box["y"] + box["height"] / 2 + 4)
-            told = page.locator("#readout", has_text=": ").filter(has_not_text="…")
-            await told.wait_for()
-            assert (await told.inner_text()).startswith("y 16 µm, x 24 µm: ")
-            await page.mouse.move(box["x"] + box["width"] / 2 - 4, box["y"] + box["height"] / 2 - 4)
-            await page.locator("#readout", has_text=", cells 7").wait_for()
-            await browser.close()
-    finally:
-        await runner.cleanup()
+    async with running(create_app(image_with_labels("0.5"))) as url, playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM)
+        page = await (await browser.new_context(viewport={"width": 1100, "height": 800})).new_page()
+        await page.goto(f"{url}#path=&at=32,48,8")
+        await page.locator("#canvas[aria-busy=false]").wait_for()
+        assert await page.locator("#bar").inner_text() == "5 µm"
+        assert (await page.locator("#bar").bounding_box())["width"] == pytest.approx(80, abs=4)
+        await page.locator("#labels").select_option("labels/cells")
+        await page.wait_for_url("**labels=labels*")
+        await page.locator("#canvas[aria-busy=false]").wait_for()
+        tiles = [url for url in await page.evaluate("[...zarrasync.plane.tiles.keys()]") if "cmap=labels" in url]
+        assert tiles
+        box = await page.locator("#canvas").bounding_box()
+        await page.mouse.move(box["x"] + box["width"] / 2 + 4, box["y"] + box["height"] / 2 + 4)
+        told = page.locator("#readout", has_text=": ").filter(has_not_text="…")
+        await told.wait_for()
+        assert (await told.inner_text()).startswith("y 16 µm, x 24 µm: ")
+        await page.mouse.move(box["x"] + box["width"] / 2 - 4, box["y"] + box["height"] / 2 - 4)
+        await page.locator("#readout", has_text=", cells 7").wait_for()
+        await browser.close()

@@ -20,7 +20,7 @@ xr = pytest.importorskip("xarray", reason="xarray is not installed")
 from PIL import Image
 
 from tests.server.test_tiles import decoded
-from tests.support.server_client import serving
+from tests.support.server_client import running, serving
 from zarrasync import sync
 from zarrasync.server.maps import MapRequest
 
@@ -504,57 +504,49 @@ async def test_libraries_show_tiles(page, library):
         return web.Response(text=text, content_type="text/html")
 
     app.router.add_get("/map.html", show)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/map.html")
-    await page.wait_for_function("window.ready")
-    box = await page.locator("#map").bounding_box()
-    shot = np.asarray(Image.open(io.BytesIO(await page.screenshot())).convert("RGB")).astype(float)
-    for lon, lat in ((15, 5), (-95, 25), (125, -45), (-35, -65)):
-        y = np.arcsinh(np.tan(np.radians(lat))) / np.pi
-        left, top = int(box["x"] + 256 + lon * 256 / 180), int(box["y"] + 256 - y * 256)
-        expected = float(data[0].sel(lat=lat, lon=lon % 360, method="nearest"))
-        assert shot[top, left, 0] * LEVELS / 255 == pytest.approx(expected, abs=1)
-    await runner.cleanup()
+    async with running(app) as url:
+        await page.goto(f"{url}map.html")
+        await page.wait_for_function("window.ready")
+        box = await page.locator("#map").bounding_box()
+        shot = np.asarray(Image.open(io.BytesIO(await page.screenshot())).convert("RGB")).astype(float)
+        for lon, lat in ((15, 5), (-95, 25), (125, -45), (-35, -65)):
+            y = np.arcsinh(np.tan(np.radians(lat))) / np.pi
+            left, top = int(box["x"] + 256 + lon * 256 / 180), int(box["y"] + 256 - y * 256)
+            expected = float(data[0].sel(lat=lat, lon=lon % 360, method="nearest"))
+            assert shot[top, left, 0] * LEVELS / 255 == pytest.approx(expected, abs=1)
 
 
 async def test_the_page_with_a_map(page):
-    from aiohttp import web
 
     from zarrasync.server import create_app
 
     store, data = world(10.0)
-    runner = web.AppRunner(create_app(store), access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    for name in ("WebMercatorQuad", "WorldCRS84Quad"):
-        await page.goto(f"{base}/{name}/map.html?variable=v&rescale=0,254&colormap_name=gray")
-        await page.locator("#canvas[aria-busy=false]").wait_for()
-        box = await page.locator("#canvas").bounding_box()
-        await page.mouse.move(box["x"] + box["width"] / 2 + 50, box["y"] + box["height"] / 2 - 40)
-        readout = page.locator("#readout")
-        await readout.filter(has_text=":").filter(has_not_text="…").wait_for()
-        where, _, value = (await readout.text_content()).partition(": ")
-        lat, lon = (float(part[:-2]) for part in where.split(", "))
-        assert where.endswith("°E")
-        assert float(value) == float(data[0].sel(lat=lat, lon=lon, method="nearest"))
-        await page.locator("#legend img").wait_for()
-        assert await page.locator("#legend").inner_text() == "0\n254"
-        assert (
-            await page.locator("#legend img").evaluate("(image) => image.decode().then(() => image.naturalWidth)")
-            == 256
-        )
-        if AXE:
-            await page.evaluate(Path(AXE).read_text())
-            found = await page.evaluate("axe.run()")
-            assert [f"{item['id']}: {node['html']}" for item in found["violations"] for node in item["nodes"]] == []
-        # Coastlines change pixels of the picture, and can be hidden.
-        await page.mouse.move(0, 0)
-        with_lines = await page.locator("#canvas").screenshot()
-        await page.locator("#coast").uncheck()
-        await page.locator("#canvas[aria-busy=false]").wait_for()
-        await page.evaluate("() => new Promise(requestAnimationFrame)")
-        assert await page.locator("#canvas").screenshot() != with_lines
-    await runner.cleanup()
+    async with running(create_app(store)) as url:
+        for name in ("WebMercatorQuad", "WorldCRS84Quad"):
+            await page.goto(f"{url}{name}/map.html?variable=v&rescale=0,254&colormap_name=gray")
+            await page.locator("#canvas[aria-busy=false]").wait_for()
+            box = await page.locator("#canvas").bounding_box()
+            await page.mouse.move(box["x"] + box["width"] / 2 + 50, box["y"] + box["height"] / 2 - 40)
+            readout = page.locator("#readout")
+            await readout.filter(has_text=":").filter(has_not_text="…").wait_for()
+            where, _, value = (await readout.text_content()).partition(": ")
+            lat, lon = (float(part[:-2]) for part in where.split(", "))
+            assert where.endswith("°E")
+            assert float(value) == float(data[0].sel(lat=lat, lon=lon, method="nearest"))
+            await page.locator("#legend img").wait_for()
+            assert await page.locator("#legend").inner_text() == "0\n254"
+            assert (
+                await page.locator("#legend img").evaluate("(image) => image.decode().then(() => image.naturalWidth)")
+                == 256
+            )
+            if AXE:
+                await page.evaluate(Path(AXE).read_text())
+                found = await page.evaluate("axe.run()")
+                assert [f"{item['id']}: {node['html']}" for item in found["violations"] for node in item["nodes"]] == []
+            # Coastlines change pixels of the picture, and can be hidden.
+            await page.mouse.move(0, 0)
+            with_lines = await page.locator("#canvas").screenshot()
+            await page.locator("#coast").uncheck()
+            await page.locator("#canvas[aria-busy=false]").wait_for()
+            await page.evaluate("() => new Promise(requestAnimationFrame)")
+            assert await page.locator("#canvas").screenshot() != with_lines

@@ -18,9 +18,9 @@ from tests.support.demo import store_with_weather
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-from aiohttp import web
 
 import zarrasync as za
+from tests.support.server_client import running
 from zarrasync import sync
 from zarrasync.server import create_app
 
@@ -33,11 +33,8 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 @pytest_asyncio.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
     sync.copy(store_with_weather(), tmp_path / "weather.zarr")
-    runner = web.AppRunner(create_app(tmp_path / "weather.zarr"), access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    await runner.cleanup()
+    async with running(create_app(tmp_path / "weather.zarr")) as url:
+        yield url
 
 
 async def rows(page: Any, table: str) -> list[list[str]]:

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-from aiohttp import web
 
+from tests.support.server_client import running
 from zarrasync import sync
 from zarrasync.server import create_app
 
@@ -56,11 +56,8 @@ def odd() -> dict[str, bytes]:
 
 @pytest_asyncio.fixture
 async def url() -> AsyncIterator[str]:
-    runner = web.AppRunner(create_app(odd()), access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    await runner.cleanup()
+    async with running(create_app(odd())) as url:
+        yield url
 
 
 async def opened(page: Any, url: str, address: str) -> None:
@@ -192,13 +189,9 @@ async def test_axes_named_as_latitudes_and_longitudes_have_degrees(page):
         root.create_array(name, data=values, dimension_names=[name])
     sync.pyramid(store, path="v", dest=(levels := {}), levels=1)
     sync.copy(levels, store, dest_path="levels")
-    runner = web.AppRunner(create_app(store), access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    for path in ("v", "levels"):
-        await opened(page, base, path)
-        assert "30°N" in await page.locator("#down text").all_text_contents()
-        assert "90°W" in await page.locator("#across text").all_text_contents()
-        await expect(page.locator("#bar")).to_be_hidden()
-    await runner.cleanup()
+    async with running(create_app(store)) as url:
+        for path in ("v", "levels"):
+            await opened(page, url, path)
+            assert "30°N" in await page.locator("#down text").all_text_contents()
+            assert "90°W" in await page.locator("#across text").all_text_contents()
+            await expect(page.locator("#bar")).to_be_hidden()

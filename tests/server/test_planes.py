@@ -15,10 +15,9 @@ import pytest_asyncio
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-from aiohttp import web
 
 from tests.server.test_tiles import coloured, decoded
-from tests.support.server_client import serving
+from tests.support.server_client import running, serving
 from zarrasync import sync
 from zarrasync.server import Limits, create_app
 
@@ -109,11 +108,8 @@ async def test_a_scale_around_0():
 
 @pytest_asyncio.fixture
 async def url() -> AsyncIterator[str]:
-    runner = web.AppRunner(create_app(store_with_planes()), access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    await runner.cleanup()
+    async with running(create_app(store_with_planes())) as url:
+        yield url
 
 
 async def settled(page: Any) -> None:

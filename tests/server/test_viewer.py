@@ -22,6 +22,7 @@ playwright = pytest.importorskip("playwright.async_api", reason="playwright is n
 from aiohttp import web
 from PIL import Image
 
+from tests.support.server_client import running
 from zarrasync import stores, sync
 from zarrasync.server import create_app
 
@@ -36,11 +37,8 @@ async def base() -> AsyncIterator[str]:
     if ZARRITA:
         app.router.add_static("/node_modules", ZARRITA)
     app.router.add_get("/zarrita.html", zarrita_page)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with running(app, handler_cancellation=True) as url:
+        yield url.rstrip("/")
 
 
 async def zarrita_page(request: web.Request) -> web.Response:
@@ -264,24 +262,21 @@ async def test_the_demo_dataset(page, tmp_path):
     demo = load_example("quickstart")
     mask, latitude, longitude = (array[(slice(None, None, 3),) * array.ndim] for array in demo.load_source())
     await demo.ingest(stores.LocalStore(tmp_path), mask, latitude, longitude)
-    runner = web.AppRunner(create_app(tmp_path), access_log=None, handler_cancellation=True, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/#path=&flip=1")
-    await settled(page)
-    await page.get_by_role("treeitem", name="pyramid").click()
-    await page.get_by_role("treeitem", name="land").last.wait_for()
-    await page.get_by_role("treeitem", name="land").first.click()
-    await settled(page)
-    box = await page.locator("#canvas").bounding_box()
-    await page.mouse.move(box["x"] + 500, box["y"] + 120)
-    for _ in range(5):
-        await page.mouse.wheel(0, -240)
+    async with running(create_app(tmp_path), handler_cancellation=True) as url:
+        await page.goto(f"{url}#path=&flip=1")
         await settled(page)
-    found = re.fullmatch(r"latitude \S+°, longitude \S+°: (\w+)", await readout(page, 500, 121))
-    row, column = json.loads(await page.locator("#readout small").text_content())
-    assert found[1] == str(bool(mask[row, column])).lower()
-    await runner.cleanup()
+        await page.get_by_role("treeitem", name="pyramid").click()
+        await page.get_by_role("treeitem", name="land").last.wait_for()
+        await page.get_by_role("treeitem", name="land").first.click()
+        await settled(page)
+        box = await page.locator("#canvas").bounding_box()
+        await page.mouse.move(box["x"] + 500, box["y"] + 120)
+        for _ in range(5):
+            await page.mouse.wheel(0, -240)
+            await settled(page)
+        found = re.fullmatch(r"latitude \S+°, longitude \S+°: (\w+)", await readout(page, 500, 121))
+        row, column = json.loads(await page.locator("#readout small").text_content())
+        assert found[1] == str(bool(mask[row, column])).lower()
 
 
 async def test_packed_values_dates_and_flags(page):
@@ -296,34 +291,31 @@ async def test_packed_values_dates_and_flags(page):
     root.create_array("lat", data=np.arange(40.0), attributes={"units": "degrees_north"})
     flags = {"flag_values": [0, 1], "flag_meanings": "land water", "flag_colors": "#ff0000 #0000ff"}
     root.create_array("mask", data=np.ones((40, 60), "u1"), attributes=flags)
-    runner = web.AppRunner(create_app(store), access_log=None, handler_cancellation=True, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await page.goto(f"{base}/#path=t2m&index=1")
-    await settled(page)
-    await playwright.expect(page.locator("#sliders output")).to_have_text("2024-02-29")
-    await playwright.expect(page.locator("#unit")).to_have_text("K")
-    await playwright.expect(page.locator("figcaption")).to_have_text(re.compile("mean 285.49 K, .+, 1,200 missing"))
-    box = await page.locator("#canvas").bounding_box()
-    middle, above, below = box["width"] / 2, box["height"] / 4, 3 * box["height"] / 4
-    assert re.fullmatch(r"lat 3\d°N, lon \d+: 285.49 K", await readout(page, middle, above))
-    assert (await readout(page, middle, below)).endswith(": missing")
-    await page.locator("#stored").check()
-    await page.wait_for_url("**stored=1*")
-    await playwright.expect(page.locator("#low")).to_have_value("-32768")
-    await settled(page)
-    assert (await readout(page, middle, below)).endswith(": -32768")
-    await page.goto(f"{base}/?again#path=t2m&stored=1&flip=0")
-    await settled(page)
-    await playwright.expect(page.locator("#stored")).to_be_checked()
-    assert (await readout(page, middle, above)).endswith(": -32768")
-    await page.evaluate("location.hash = '#path=mask'")
-    await playwright.expect(page.locator("#cmap")).to_have_value("labels")
-    await settled(page)
-    assert await pixel(page, middle, above) == (0, 0, 255)
-    assert (await readout(page, middle, above)).endswith(": 1 (water)")
-    await runner.cleanup()
+    async with running(create_app(store), handler_cancellation=True) as url:
+        base = url.rstrip("/")
+        await page.goto(f"{base}/#path=t2m&index=1")
+        await settled(page)
+        await playwright.expect(page.locator("#sliders output")).to_have_text("2024-02-29")
+        await playwright.expect(page.locator("#unit")).to_have_text("K")
+        await playwright.expect(page.locator("figcaption")).to_have_text(re.compile("mean 285.49 K, .+, 1,200 missing"))
+        box = await page.locator("#canvas").bounding_box()
+        middle, above, below = box["width"] / 2, box["height"] / 4, 3 * box["height"] / 4
+        assert re.fullmatch(r"lat 3\d°N, lon \d+: 285.49 K", await readout(page, middle, above))
+        assert (await readout(page, middle, below)).endswith(": missing")
+        await page.locator("#stored").check()
+        await page.wait_for_url("**stored=1*")
+        await playwright.expect(page.locator("#low")).to_have_value("-32768")
+        await settled(page)
+        assert (await readout(page, middle, below)).endswith(": -32768")
+        await page.goto(f"{base}/?again#path=t2m&stored=1&flip=0")
+        await settled(page)
+        await playwright.expect(page.locator("#stored")).to_be_checked()
+        assert (await readout(page, middle, above)).endswith(": -32768")
+        await page.evaluate("location.hash = '#path=mask'")
+        await playwright.expect(page.locator("#cmap")).to_have_value("labels")
+        await settled(page)
+        assert await pixel(page, middle, above) == (0, 0, 255)
+        assert (await readout(page, middle, above)).endswith(": 1 (water)")
 
 
 async def test_the_code_on_the_page_runs(page, base):
@@ -386,15 +378,12 @@ async def test_zarrita_reads_older_formats_translated(page, zarr_format):
     app.add_subapp("/waves", create_app(store))
     app.router.add_static("/node_modules", ZARRITA)
     app.router.add_get("/zarrita.html", zarrita_page)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/zarrita.html")
-    await page.wait_for_function("window.ready")
-    # zarrita keeps F order in memory and describes it by strides.
-    told = await page.evaluate("window.read('/a', [[0, 6], 5])")
-    assert told["data"] == values[:, 5].tolist()
-    await runner.cleanup()
+    async with running(app) as url:
+        await page.goto(f"{url}zarrita.html")
+        await page.wait_for_function("window.ready")
+        # zarrita keeps F order in memory and describes it by strides.
+        told = await page.evaluate("window.read('/a', [[0, 6], 5])")
+        assert told["data"] == values[:, 5].tolist()
 
 
 async def test_the_first_picture_needs_few_requests_and_bytes(page, base):

@@ -61,9 +61,9 @@ def as_items(values: np.ndarray) -> list[Any]:
     if values.dtype.kind == "M":
         return [None if np.isnat(value) else str(value.astype("M8[s]")) for value in values.flat]
     if values.dtype.kind == "O":
-        return [None if value is None or value != value else value.isoformat() for value in values.flat]  # noqa: PLR0124
+        return [None if value is None or value != value else value.isoformat() for value in values.flat]
     infinite = {np.inf: "Infinity", -np.inf: "-Infinity"}
-    return [None if value != value else infinite.get(value, value) for value in values.ravel().tolist()]  # noqa: PLR0124
+    return [None if value != value else infinite.get(value, value) for value in values.ravel().tolist()]
 
 
 def _numbers(dtype: str, *first: Any) -> np.ndarray:

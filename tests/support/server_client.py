@@ -70,6 +70,23 @@ async def serving(store: Any, *, prefix: str = "", **options: Any):
 
 
 @asynccontextmanager
+async def running(app: web.Application, **options: Any):
+    """Run an application of aiohttp on a free port, for browsers, and yield its address with a slash at the end.
+
+    Args:
+        app: The application.
+        **options: Options of the runner.
+    """
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, **options)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def _aiohttp(store: Any, prefix: str, options: dict[str, Any]):
     app = create_app(store, **options)
     outer = app

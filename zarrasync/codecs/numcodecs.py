@@ -175,7 +175,7 @@ def find_loss(config: Mapping[str, Any], values: Array, decoded: Array) -> str:
     with np.errstate(all="ignore"):
         difference = np.abs(decoded.astype(np.float64) - values.astype(np.float64))
         lost = ~((decoded == values) | (difference <= _tolerance(config, values)))
-    lost &= (values == values) | (decoded == decoded)  # NaN may stay NaN  # noqa: PLR0124
+    lost &= (values == values) | (decoded == decoded)  # NaN may stay NaN
     if not lost.any():
         return ""
     first = int(np.argmax(lost))

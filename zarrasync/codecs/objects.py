@@ -303,7 +303,7 @@ class _BoundObjects(BoundArrayBytes):
             if most > labels:
                 raise codec.fail(f"the value contains label {most}, but only {labels} labels")
         # Opening the array has checked config.allow_pickle.
-        elements = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301
+        elements = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301  # allowed by the user
         if isinstance(elements, np.ndarray):
             return np.asarray(elements, self._spec.dtype.numpy).reshape(-1)
         return _flatten(elements, (count,), count)
@@ -347,7 +347,7 @@ def _is_same(value: Any, decoded: Any) -> bool:
     if isinstance(value, Mapping):
         are_mappings = isinstance(decoded, Mapping) and value.keys() == decoded.keys()
         return are_mappings and all(_is_same(item, decoded[key]) for key, item in value.items())
-    return bool(value == decoded) or (value != value and decoded != decoded)  # noqa: PLR0124  # NaN
+    return bool(value == decoded) or (value != value and decoded != decoded)  # NaN
 
 
 def _unpack_msgpack(data: bytes) -> Any:

@@ -223,7 +223,7 @@ def render_fill(data_type: DataType, value: Any, serializer: ArrayBytesCodec) ->
 
 def without_nan_payload(data_type: DataType, value: Any) -> Any:
     """Return a fill value with the default sign and payload of NaN, because these formats cannot represent others."""
-    if value is None or data_type.numpy.kind not in "fc" or value == value:  # noqa: PLR0124  only NaN differs from itself
+    if value is None or data_type.numpy.kind not in "fc" or value == value:
         return value
     dtype = data_type.numpy
     if dtype.kind == "f":

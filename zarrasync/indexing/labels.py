@@ -99,7 +99,7 @@ class Labels:
         Raises:
             LabelError: If the label does not exist.
         """
-        if value != value:  # noqa: PLR0124  # NaN
+        if value != value:  # NaN
             positions = np.flatnonzero(self.absent)
         else:
             positions = np.sort(self._positions(self._search(value, "left"), self._search(value, "right")))
@@ -145,7 +145,7 @@ class Labels:
         inside = np.minimum(places, max(count - 1, 0))
         wrong = (places == count) | (self._sorted[inside] != values) if count else np.ones(len(values), np.bool_)
         positions = inside if self._order is None or not count else self._order[inside]
-        is_missing = values != values  # noqa: PLR0124  # NaN
+        is_missing = values != values  # NaN
         if is_missing.any() and self.absent.any():
             positions = np.where(is_missing, np.flatnonzero(self.absent)[0], positions)
             wrong = wrong & ~is_missing
@@ -162,7 +162,7 @@ class Labels:
         lower = np.searchsorted(ordered, values, "right") - 1
         upper = np.searchsorted(ordered, values, "left")
         is_finite = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), np.bool_)
-        wrong = ~is_finite if method == "nearest" else values != values  # noqa: PLR0124  # NaN
+        wrong = ~is_finite if method == "nearest" else values != values  # NaN
         if method == "nearest":
             below, above = np.maximum(lower, 0), np.minimum(upper, count - 1)
             if count:
@@ -224,7 +224,7 @@ class Labels:
     def _bound(self, interval: Interval) -> slice:
         low, high = interval
         position: Position = np.empty(0, np.intp)
-        if low == high or low != low:  # noqa: PLR0124  # NaN
+        if low == high or low != low:  # NaN
             with suppress(LabelError):
                 position = self.exact(low)
         if isinstance(position, np.ndarray):

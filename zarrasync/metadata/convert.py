@@ -186,7 +186,7 @@ def _becomes_missing(source: XarrayProperties, converted: XarrayProperties) -> b
     is_missing = converted.fill_is_missing and DIMENSIONS in converted.attributes and fill is not None
     if not is_missing or source.fill_is_missing or source.missing_value is not None:
         return False
-    return bool(fill == fill)  # noqa: PLR0124  NaN counts as missing in any case
+    return bool(fill == fill)  # NaN counts as missing in any case
 
 
 # -------------------------------------------------------------- layout

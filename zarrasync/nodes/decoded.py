@@ -134,7 +134,7 @@ class AsyncDecodedArray(SelectedArray):
 
     @property
     def _cell(self) -> MetadataCell[ArrayMetadata]:  # type: ignore[override]  # the one of the stored array
-        return self.stored._cell  # type: ignore[no-any-return]
+        return self.stored._cell  # type: ignore[no-any-return]  # it may be of any class
 
     @property
     def _decoding(self) -> Decoding:
@@ -147,7 +147,7 @@ class AsyncDecodedArray(SelectedArray):
 
     @property
     def _chunks(self) -> transfer.Chunks:
-        return self.stored._chunks  # type: ignore[no-any-return]
+        return self.stored._chunks  # type: ignore[no-any-return]  # it may be of any class
 
     def with_options(self, *, masked: bool = False, flag_names: bool = False) -> AsyncDecodedArray:
         """Return the array with other kinds of values.

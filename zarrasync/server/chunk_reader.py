@@ -123,7 +123,7 @@ def _check_limit(number: int, limit: int, unit: str) -> None:
 
 def _is_all(values: npt.NDArray[Any], fill_value: Any) -> bool:
     """Return whether all values are the fill value, which may be NaN."""
-    return bool(np.all(values == fill_value if fill_value == fill_value else values != values))  # noqa: PLR0124
+    return bool(np.all(values == fill_value if fill_value == fill_value else values != values))
 
 
 def _fixed_length_bytes(values: npt.NDArray[Any]) -> int:

@@ -112,7 +112,7 @@ def make_core(store: StoreLike | Service | Mapping[str, Service], **options: Unp
         ValueError: If an option is invalid.
     """
     palette_of("viridis")  # the first colour map loads a catalogue, which would block the event loop for 50 ms
-    of_server: Any = {name: options[name] for name in CoreOptions.__annotations__ if name in options}  # type: ignore[literal-required]
+    of_server: Any = {name: options[name] for name in CoreOptions.__annotations__ if name in options}  # type: ignore[literal-required]  # a name of its class
     of_service: Any = {name: value for name, value in options.items() if name not in of_server}
     services = {"": store} if isinstance(store, Service) else store
     if isinstance(services, Mapping) and services and all(isinstance(item, Service) for item in services.values()):
@@ -421,7 +421,7 @@ async def _refuse(request: Request) -> Response:
 
 
 def _refuse_framing() -> Response:
-    """Return the response to a request whose body begins or ends elsewhere for some proxies, which may see another request in it."""
+    """Return the response to a request with two ends of its body, in which a proxy may read a second request."""
     response = message_response(400, "BadQuery", "a request has a length or a transfer encoding, not both")
     response.headers["Connection"] = "close"
     return response

@@ -131,7 +131,7 @@ async def _run_asgi(
         if announce is not None and server.started:
             announce(f"Running on {_address_of(sock, ssl_context)}")
 
-    server.startup = startup  # type: ignore[method-assign]
+    server.startup = startup  # type: ignore[method-assign]  # uvicorn has no hook for it
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # they stop this function
     async with _metrics_served(app.state.core, limits, metrics_port):
         task = asyncio.ensure_future(server.serve(sockets=[sock]))

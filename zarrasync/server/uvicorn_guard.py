@@ -50,7 +50,7 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
     base: Any = AutoHTTPProtocol  # one of two classes, with the same methods
     slow_clients = SlowClients(limits)
 
-    class Guarded(base):  # type: ignore[misc]
+    class Guarded(base):  # type: ignore[misc]  # of either library
         """A connection with limits."""
 
         _head_bytes = 0

@@ -237,7 +237,7 @@ class _WrappedForks:
 
     def fork(self) -> Callable[[], Store]:
         wrapper = self._wrapper
-        return partial(_open_fork, type(wrapper), wrapper._own(wrapper.__getstate__()), self._inner.fork())  # noqa: SLF001
+        return partial(_open_fork, type(wrapper), wrapper._own(wrapper.__getstate__()), self._inner.fork())  # noqa: SLF001  # of the class that makes this object
 
     def changes(self) -> bytes:
         return self._inner.changes()

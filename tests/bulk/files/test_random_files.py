@@ -284,7 +284,7 @@ class _Run:
             self.check_attributes(like, array)
         elif field.kind == "string":
             # xarray takes the fill value of format 2 for missing values.
-            values = ["" if value != value else value for value in decoded.values.reshape(-1).tolist()]  # noqa: PLR0124  # NaN
+            values = ["" if value != value else value for value in decoded.values.reshape(-1).tolist()]  # NaN
             assert values == expected.reshape(-1).tolist()
 
     def check_attributes(self, like: xr.Variable, array: Any) -> None:

@@ -92,7 +92,7 @@ def _reduced(cells: Sequence[Values], method: Method, encoding: CFEncoding) -> V
     result = _stored(reduced, cells[0].dtype)
     is_empty = np.logical_and.reduce(masks) if masks is not None else None
     if method == "mean" and encoding.may_be_missing and numbers[0].dtype.kind in "iuf":
-        is_marked = encoding.is_missing(result) & (result == result)  # noqa: PLR0124  # means of infinities are NaN
+        is_marked = encoding.is_missing(result) & (result == result)  # means of infinities are NaN
         if is_empty is not None:
             is_marked &= ~is_empty
         if is_marked.any():

@@ -165,7 +165,7 @@ class PyramidSource:
         numbers = numbers_with_sign(missing, encoding.dtype, encoding.number_dtype)
         if not numbers or encoding.dtype.kind not in "biufc":
             raise ValueError(f"missing: no element of the data type {encoding.dtype} is equal to {missing!r}")
-        return replace(encoding, missing=tuple(number for number in numbers if number == number))  # noqa: PLR0124  # NaN
+        return replace(encoding, missing=tuple(number for number in numbers if number == number))  # NaN
 
 
 async def find_source(node: AsyncArray | AsyncGroup, changes: PyramidAxes) -> PyramidSource:

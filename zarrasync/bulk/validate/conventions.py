@@ -308,7 +308,7 @@ def _ome_validator(version: str, name: str) -> Callable[[Any], Any] | None:
     module, _, model = _OME_MODELS[name].partition(".")
     try:
         found: Any = import_module(f"ome_zarr_models.v{version.replace('.', '')}.{module}")
-        return getattr(found, model).model_validate  # type: ignore[no-any-return]
+        return getattr(found, model).model_validate  # type: ignore[no-any-return]  # of an optional package
     except (ImportError, AttributeError):
         return None
 

@@ -73,7 +73,7 @@ def _as_number(item: Any, dtype: np.dtype[Any]) -> Any:
         return None
     if dtype.kind in "iub":
         limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        if isinstance(item, complex) or item != item or item in (float("inf"), float("-inf")):  # noqa: PLR0124
+        if isinstance(item, complex) or item != item or item in (float("inf"), float("-inf")):
             return None
         return dtype.type(int(item)) if item == int(item) and limits[0] <= item <= limits[1] else None
     if isinstance(item, complex) and dtype.kind != "c":

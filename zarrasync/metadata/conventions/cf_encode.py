@@ -264,5 +264,5 @@ def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     if kind in "fc":
         return np.asarray(np.isnan(values))
     if kind == "O":
-        return np.array([value is None or value != value for value in values.flat], np.bool_).reshape(values.shape)  # noqa: PLR0124
+        return np.array([value is None or value != value for value in values.flat], np.bool_).reshape(values.shape)
     return np.zeros(values.shape, np.bool_)

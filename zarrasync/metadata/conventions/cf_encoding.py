@@ -101,7 +101,7 @@ class CFEncoding:
         numbers = [
             number for value in given if value is not None for number in numbers_with_sign(value, stored, number_dtype)
         ]
-        unique = {number.item(): number for number in reversed(numbers) if number == number}  # noqa: PLR0124  # NaN
+        unique = {number.item(): number for number in reversed(numbers) if number == number}  # NaN
         times = units_of(attributes)
         if times is None and str(attributes.get("dtype")).startswith("timedelta64"):
             times = duration_units(attributes)

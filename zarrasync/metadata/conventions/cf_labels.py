@@ -99,7 +99,7 @@ class TimeAxis:
 
     def show(self, value: Any) -> str:
         """Return a time for messages."""
-        if value != value or isinstance(value, str):  # noqa: PLR0124  # NaN
+        if value != value or isinstance(value, str):  # NaN
             return str(value)
         if not self.calendar:
             return str(np.timedelta64(int(value) * self.tick, "ns").astype("m8[s]"))
@@ -181,7 +181,7 @@ class TimeAxis:
         calendar = getattr(date, CALENDAR, None)
         if calendar and not is_same_calendar(calendar, self.calendar):
             raise CodecError(f"it has the calendar {calendar!r}, the coordinate has {self.calendar!r}")
-        if not all(hasattr(date, part) for part in ("year", "month", "day")) or date != date:  # noqa: PLR0124  # NaT
+        if not all(hasattr(date, part) for part in ("year", "month", "day")) or date != date:  # NaT
             raise self._error(label, "a date such as '1990-05-01' or np.datetime64('1990-05-01')")
         moment = self._day(date.year, date.month, date.day)
         parts = zip(("hour", "minute", "second", "microsecond", "nanosecond"), (*_STEPS[1:4], 1000, 1), strict=True)
@@ -240,7 +240,7 @@ class TimeAxis:
 
 def is_missing_time(label: Any) -> bool:
     """Return whether a label is NaT, of NumPy or pandas, or NaN."""
-    return not isinstance(label, str) and bool(label != label)  # noqa: PLR0124
+    return not isinstance(label, str) and bool(label != label)
 
 
 def _native(times: npt.NDArray[Any]) -> Instants:

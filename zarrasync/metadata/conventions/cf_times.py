@@ -296,7 +296,7 @@ def are_dates(values: npt.NDArray[Any]) -> bool:
     """Return whether an array contains times or durations of NumPy, or dates of cftime."""
     if values.dtype.kind != "O":
         return values.dtype.kind in "mM"
-    first = next((value for value in values.flat if value is not None and value == value), None)  # noqa: PLR0124
+    first = next((value for value in values.flat if value is not None and value == value), None)
     return hasattr(first, "calendar") and hasattr(first, "year")
 
 

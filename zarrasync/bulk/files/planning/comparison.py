@@ -330,7 +330,7 @@ def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
     """
     found = [_plain(attributes[key]) for key in MISSING_NUMBERS if attributes.get(key) is not None]
     items = [item for value in found for item in (value if isinstance(value, list) else [value])]
-    return {item for item in items if item != "" and item == item}  # noqa: PLR0124  # NaN, which is unequal to itself
+    return {item for item in items if item != "" and item == item}  # NaN, which is unequal to itself
 
 
 def _valid_numbers(header: VariableHeader) -> tuple[Any, Any]:

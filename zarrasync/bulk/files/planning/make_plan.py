@@ -249,7 +249,7 @@ class _ArrayPlanner:
         new = self._new_metadata(name, header, number, units)
         for key in sorted(requested):
             own, other = (getattr(metadata, _STORED[key]) for metadata in (stored, new))
-            if own != other and not (own != own and other != other):  # noqa: PLR0124  # NaN
+            if own != other and not (own != own and other != other):  # NaN
                 shown = f" {own!r}, not {other!r}" if key in ("chunks", "shards", "fill_value", "dtype") else ""
                 self.notes.append(f"the existing array {name!r} keeps its {key}{shown}")
 

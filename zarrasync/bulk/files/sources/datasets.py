@@ -404,7 +404,7 @@ def _import(name: str) -> Callable[[Any], Any]:
     if os.getcwd() not in sys.path:  # which commands do not look into
         sys.path.append(os.getcwd())
     try:
-        return pkgutil.resolve_name(name)  # type: ignore[no-any-return]
+        return pkgutil.resolve_name(name)  # type: ignore[no-any-return]  # what the user has named
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"preprocess={name!r} cannot be imported: {error}") from error
 
